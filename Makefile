@@ -1,0 +1,109 @@
+# Remora. `make help` lists the targets; `make run` and `make test` are the two that matter.
+
+SHELL       := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+MAKEFLAGS   += --no-print-directory
+
+# The version that the binary reports: the nearest tag, or "dev" in a tree without tags.
+VERSION  ?= $(shell git describe --tags --dirty 2>/dev/null || echo dev)
+# One static file, without symbol tables and without the builder's folder names.
+GOBUILD  := CGO_ENABLED=0 go build -trimpath -ldflags "-s -w -X main.version=$(VERSION)"
+# Runs `go test -json`, prints what a person needs and closes with "N passed, N failed".
+TESTSUM  := go run ./tools/testsum
+
+CACHE       := $(CURDIR)/.cache
+# Where the stock Dynamo and the real engine live. Point these at an existing venv to save the installation.
+DYNAMO_VENV ?= $(CACHE)/dynamo
+VLLM_VENV   ?= $(CACHE)/vllm
+MODEL_DIR   ?= $(CACHE)/tiny-llama
+export REMORA_DYNAMO_VENV = $(DYNAMO_VENV)
+export REMORA_VLLM_VENV   = $(VLLM_VENV)
+export REMORA_ENGINE_MODEL = $(MODEL_DIR)
+export REMORA_BIN         = $(CURDIR)/bin/remora
+
+# Arguments of the program: make run ARGS="--port 0"
+ARGS ?=
+# How long each fuzz target runs.
+FUZZTIME ?= 10s
+# Which tests: make test RUN=TestDisconnect
+RUN ?= .
+
+.PHONY: help
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: build
+build: ## build bin/remora: static, stripped
+	$(GOBUILD) -o bin/remora ./cmd/remora
+
+.PHONY: run
+run: build ## simulated engines, sidecars and an OpenAI front door in one process (ARGS="--port 0")
+	@exec bin/remora up $(ARGS)
+
+.PHONY: test
+test: build dynamo ## unit tests under the race detector, then the stock Dynamo against Remora (RUN=pattern)
+	$(TESTSUM) -race -run '$(RUN)' ./... -- -C interop -p 1 -run '$(RUN)' ./harness/... ./stock/...
+
+.PHONY: unit
+unit: ## unit tests alone
+	$(TESTSUM) -run '$(RUN)' ./...
+
+.PHONY: stack
+stack: build dynamo engine ## the real thing on this machine: stock frontend, vLLM prefill and decode, two sidecars
+	@cd interop && exec go run ./cmd/stack $(ARGS)
+
+.PHONY: test-engine
+test-engine: build dynamo engine ## real vLLM engines behind Remora (RUN=pattern)
+	$(TESTSUM) -C interop -p 1 -timeout 30m -run '$(RUN)' ./engine/...
+
+.PHONY: check
+check: lint proto-check vuln ## lint, generated code, vulnerabilities
+
+.PHONY: lint
+lint: ## golangci-lint over both modules, vet, formatting
+	go vet ./...
+	go tool -modfile=tools/lint.mod golangci-lint run ./...
+	cd interop && go vet ./... && go tool -modfile=../tools/lint.mod golangci-lint run --config ../.golangci.yml ./...
+	bash -n .ci/run interop/scripts/*.sh
+
+.PHONY: proto
+proto: ## lint the proto files and generate their Go code again
+	go tool -modfile=tools.mod buf lint proto
+	go tool -modfile=tools.mod buf generate proto --template proto/buf.gen.yaml -o proto
+
+.PHONY: proto-check
+proto-check: proto ## generating again changes nothing
+	git diff --exit-code -- proto
+
+.PHONY: vuln
+vuln: ## known vulnerabilities in what the binary reaches
+	go mod verify
+	tools/vulncheck.sh ./...
+
+.PHONY: fuzz
+fuzz: ## run every fuzz target for FUZZTIME (default 10s)
+	@for pkg in $$(go list ./...); do \
+	  for target in $$(go test -list '^Fuzz' "$$pkg" | grep '^Fuzz' || true); do \
+	    echo "$$pkg $$target"; \
+	    go test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) "$$pkg"; \
+	  done; \
+	done
+
+.PHONY: dynamo
+dynamo: ## install the stock Dynamo into DYNAMO_VENV (once, about a minute)
+	@interop/scripts/install-dynamo.sh '$(DYNAMO_VENV)'
+
+.PHONY: engine
+engine: ## install a real vLLM for CPU into VLLM_VENV and write its tiny model (once, minutes)
+	@interop/scripts/install-vllm.sh '$(VLLM_VENV)'
+	@interop/scripts/write-model.sh '$(VLLM_VENV)' '$(MODEL_DIR)'
+
+.PHONY: clean
+clean: ## remove what was built; the installed Dynamo and vLLM stay
+	rm -rf bin
+
+.PHONY: distclean
+distclean: clean ## also remove the installed Dynamo, vLLM and the model
+	rm -rf .cache

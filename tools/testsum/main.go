@@ -1,0 +1,202 @@
+// Command testsum runs go test one or more times and says how it went.
+//
+// It reads the stream of `go test -json`, prints one line a package as go test itself does, the output of every test
+// that failed, the reason of every test that was skipped, and closes with one plain line over all runs:
+//
+//	123 passed, 0 failed, 1 skipped
+//
+// Subtests count as tests. Runs are separated by "--"; a run that begins with "-C DIR" tests another module:
+//
+//	testsum -race ./... -- -C interop ./...
+//
+// The exit status is 1 when a test or a build failed, or when go test itself could not run. With CI=true a skipped
+// test is a failure too: a test that silently does not run there proves nothing.
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+)
+
+func main() {
+	sum := newSummary(os.Stdout)
+	for run := range runs(os.Args[1:]) {
+		if err := goTest(sum, run); err != nil {
+			fmt.Fprintln(os.Stderr, "testsum:", err)
+			sum.broken = true
+		}
+	}
+	if !sum.close(os.Getenv("CI") == "true") {
+		os.Exit(1)
+	}
+}
+
+// runs splits the command line at "--".
+func runs(args []string) func(yield func([]string) bool) {
+	return func(yield func([]string) bool) {
+		for {
+			i := slices.Index(args, "--")
+			if i < 0 {
+				yield(args)
+				return
+			}
+			if !yield(args[:i]) {
+				return
+			}
+			args = args[i+1:]
+		}
+	}
+}
+
+// goTest runs go test with args and feeds its events to sum. The error is about running it, not about failing tests.
+func goTest(sum *summary, args []string) error {
+	line := []string{"test"}
+	if len(args) > 1 && args[0] == "-C" { // must stay the first flag
+		line, args = append(line, args[:2]...), args[2:]
+	}
+	cmd := exec.Command("go", append(append(line, "-json"), args...)...) //nolint:gosec // the arguments are the caller's own
+	cmd.Stderr = os.Stderr
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return fmt.Errorf("pipe: %w", err)
+	}
+	if err := cmd.Start(); err != nil {
+		return fmt.Errorf("start go test: %w", err)
+	}
+	failedBefore := sum.failed
+	sum.read(out)
+	err = cmd.Wait()
+	var exit *exec.ExitError
+	if errors.As(err, &exit) && sum.failed > failedBefore {
+		return nil // the status only repeats what the events said
+	}
+	if err != nil {
+		return fmt.Errorf("go test: %w", err)
+	}
+	return nil
+}
+
+// event is one line of `go test -json`: see `go doc test2json` and `go help buildjson`.
+type event struct {
+	Action     string
+	Package    string
+	ImportPath string // of build output and build failures
+	Test       string
+	Output     string
+	Elapsed    float64
+}
+
+type summary struct {
+	out     io.Writer
+	output  map[string]*strings.Builder // by package and test, until the test ends
+	failing map[string]bool             // packages in which a test failed and was counted
+	skips   []string
+	passed  int
+	failed  int
+	broken  bool // go test did not run to its end
+}
+
+func newSummary(out io.Writer) *summary {
+	return &summary{out: out, output: map[string]*strings.Builder{}, failing: map[string]bool{}}
+}
+
+// read takes events until the stream ends. Lines that are no events are passed on.
+func (s *summary) read(r io.Reader) {
+	lines := bufio.NewReader(r)
+	for {
+		line, err := lines.ReadBytes('\n')
+		if len(line) > 0 {
+			var e event
+			if json.Unmarshal(line, &e) == nil && e.Action != "" {
+				s.add(e)
+			} else {
+				_, _ = s.out.Write(line)
+			}
+		}
+		if err != nil {
+			return
+		}
+	}
+}
+
+func (s *summary) add(e event) {
+	key := e.Package + " " + e.Test
+	switch e.Action {
+	case "output":
+		if e.Test == "" && (strings.HasPrefix(e.Output, "ok ") || strings.HasPrefix(e.Output, "FAIL\t")) {
+			fmt.Fprint(s.out, e.Output)
+		}
+		if s.output[key] == nil {
+			s.output[key] = &strings.Builder{}
+		}
+		s.output[key].WriteString(e.Output)
+	case "build-output":
+		fmt.Fprint(s.out, e.Output)
+	case "pass", "skip", "fail":
+		s.end(e, s.text(key))
+		delete(s.output, key)
+	}
+}
+
+func (s *summary) text(key string) string {
+	if b := s.output[key]; b != nil {
+		return b.String()
+	}
+	return ""
+}
+
+// end counts a test that ended. A package that failed without a failing test (it did not build, it panicked outside a
+// test, TestMain gave up) counts as one failure; packages are otherwise not counted.
+func (s *summary) end(e event, text string) {
+	switch {
+	case e.Action == "fail" && (e.Test != "" || !s.failing[e.Package]):
+		s.failed++
+		s.failing[e.Package] = true
+		fmt.Fprintf(s.out, "--- FAILED %s %s (%.1f s)\n%s", e.Package, e.Test, e.Elapsed, text)
+	case e.Test == "":
+	case e.Action == "pass":
+		s.passed++
+	case e.Action == "skip":
+		s.skips = append(s.skips, fmt.Sprintf("SKIPPED %s %s: %s", e.Package, e.Test, reason(text)))
+	}
+}
+
+// reason is what t.Skip said, without the lines that go test adds around it.
+func reason(text string) string {
+	var said []string
+	for line := range strings.Lines(text) {
+		line = strings.TrimSpace(line)
+		if !strings.HasPrefix(line, "===") && !strings.HasPrefix(line, "---") && line != "" {
+			said = append(said, line)
+		}
+	}
+	if len(said) == 0 {
+		return "no reason given"
+	}
+	return strings.Join(said, " ")
+}
+
+// close prints the skips and the closing line, and reports whether all is well.
+func (s *summary) close(noSkips bool) bool {
+	for _, line := range s.skips {
+		fmt.Fprintln(s.out, line)
+	}
+	if noSkips && len(s.skips) > 0 {
+		fmt.Fprintln(s.out, "skipped tests count as failed here (CI=true)")
+		s.failed += len(s.skips)
+		s.skips = nil
+	}
+	tail := ""
+	if len(s.skips) > 0 {
+		tail = fmt.Sprintf(", %d skipped", len(s.skips))
+	}
+	fmt.Fprintf(s.out, "\n%d passed, %d failed%s\n", s.passed, s.failed, tail)
+	return s.failed == 0 && !s.broken
+}

@@ -1,0 +1,61 @@
+package main
+
+import (
+	"bytes"
+	"slices"
+	"strings"
+	"testing"
+)
+
+func TestSummary(t *testing.T) {
+	t.Parallel()
+	const (
+		pass    = `{"Action":"pass","Package":"p","Test":"TestA","Elapsed":0.1}` + "\n"
+		skipOut = `{"Action":"output","Package":"p","Test":"TestS","Output":"=== RUN   TestS\n"}` + "\n" +
+			`{"Action":"output","Package":"p","Test":"TestS","Output":"    a_test.go:3: needs a moon\n"}` + "\n" +
+			`{"Action":"skip","Package":"p","Test":"TestS"}` + "\n"
+		fail = `{"Action":"output","Package":"p","Test":"TestF","Output":"    a_test.go:9: got 1\n"}` + "\n" +
+			`{"Action":"fail","Package":"p","Test":"TestF"}` + "\n"
+		packageFail = `{"Action":"output","Package":"p","Output":"panic: no\n"}` + "\n" + `{"Action":"fail","Package":"p"}` + "\n"
+	)
+	for _, tc := range []struct {
+		name, events string
+		noSkips      bool
+		ok           bool
+		want         []string // must stand in the output, in this order
+	}{
+		{"all well", pass, true, true, []string{"\n1 passed, 0 failed\n"}},
+		{"nothing ran", "", true, true, []string{"\n0 passed, 0 failed\n"}},
+		{"skip tells why", pass + skipOut, false, true, []string{"TestS: a_test.go:3: needs a moon", "\n1 passed, 0 failed, 1 skipped\n"}},
+		{"skip fails in CI", pass + skipOut, true, false, []string{"count as failed", "\n1 passed, 1 failed\n"}},
+		{"a failed test is counted once", fail + packageFail, true, false, []string{"--- FAILED p TestF", "got 1", "\n0 passed, 1 failed\n"}},
+		{"a package that fails alone counts", packageFail, true, false, []string{"panic: no", "\n0 passed, 1 failed\n"}},
+		{"other lines are passed on", "warning\n" + pass, true, true, []string{"warning\n", "\n1 passed, 0 failed\n"}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			var out bytes.Buffer
+			s := newSummary(&out)
+			s.read(strings.NewReader(tc.events))
+			if ok := s.close(tc.noSkips); ok != tc.ok {
+				t.Errorf("close() = %v, want %v", ok, tc.ok)
+			}
+			rest := out.String()
+			for _, want := range tc.want {
+				_, after, found := strings.Cut(rest, want)
+				if !found {
+					t.Fatalf("output lacks %q:\n%s", want, out.String())
+				}
+				rest = after
+			}
+		})
+	}
+}
+
+func TestRuns(t *testing.T) {
+	t.Parallel()
+	got := slices.Collect(runs([]string{"-race", "./...", "--", "-C", "x", "./..."}))
+	if len(got) != 2 || !slices.Equal(got[0], []string{"-race", "./..."}) || !slices.Equal(got[1], []string{"-C", "x", "./..."}) {
+		t.Errorf("runs = %q", got)
+	}
+}
