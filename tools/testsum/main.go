@@ -15,25 +15,30 @@ package main
 
 import (
 	"bufio"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
+	"os/signal"
 	"slices"
 	"strings"
 )
 
 func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	sum := newSummary(os.Stdout)
 	for run := range runs(os.Args[1:]) {
-		if err := goTest(sum, run); err != nil {
+		if err := goTest(ctx, sum, run); err != nil {
 			fmt.Fprintln(os.Stderr, "testsum:", err)
 			sum.broken = true
 		}
 	}
-	if !sum.close(os.Getenv("CI") == "true") {
+	ok := sum.close(os.Getenv("CI") == "true")
+	stop()
+	if !ok {
 		os.Exit(1)
 	}
 }
@@ -56,18 +61,19 @@ func runs(args []string) func(yield func([]string) bool) {
 }
 
 // goTest runs go test with args and feeds its events to sum. The error is about running it, not about failing tests.
-func goTest(sum *summary, args []string) error {
+func goTest(ctx context.Context, sum *summary, args []string) error {
 	line := []string{"test"}
 	if len(args) > 1 && args[0] == "-C" { // must stay the first flag
 		line, args = append(line, args[:2]...), args[2:]
 	}
-	cmd := exec.Command("go", append(append(line, "-json"), args...)...) //nolint:gosec // the arguments are the caller's own
+	cmd := exec.CommandContext(ctx, "go", append(append(line, "-json"), args...)...)
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		return fmt.Errorf("pipe: %w", err)
 	}
-	if err := cmd.Start(); err != nil {
+	err = cmd.Start()
+	if err != nil {
 		return fmt.Errorf("start go test: %w", err)
 	}
 	failedBefore := sum.failed
