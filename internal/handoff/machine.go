@@ -1,0 +1,337 @@
+package handoff
+
+import "time"
+
+// Role is what the worker does, as far as the machine cares.
+type Role uint8
+
+// The roles. Encode behaves as Aggregated.
+const (
+	Aggregated Role = iota
+	Prefill
+	Decode
+)
+
+// Config describes one request. The zero Config is an aggregated request.
+type Config struct {
+	Role Role
+	// HasParams: the request carries hand-off parameters. It matters for Decode only.
+	HasParams bool
+	// DrainDeadline bounds a drain, counted from the moment that decided it.
+	DrainDeadline time.Duration
+	// ShutdownRead bounds the reading that is left once the shutdown's patience has ended.
+	ShutdownRead time.Duration
+}
+
+// State is where a request is in its life; see the package comment.
+type State uint8
+
+// The states of a machine.
+const (
+	Pending State = iota
+	Opening
+	Open
+	Streaming
+	Draining
+	Done
+)
+
+// Machine is one request's life. Its zero value is not usable: call New. It is not safe for concurrent use; the caller holds
+// the request's mutex.
+type Machine struct {
+	cfg   Config
+	state State
+	// verdict is the terminal that the end of a drain emits; terminalNone once it has been emitted. Set when the end is decided.
+	verdict Terminal
+	// cancelled: the client is gone. Set once.
+	cancelled bool
+	submitted bool // the engine has the request, or will. Set once.
+	headers   bool // response headers were seen. Set once.
+	released  bool // a release message was seen. Set once.
+	aborted   bool // Abort was emitted. Set once.
+	ended     bool // the stream's end was seen. Set once.
+	dropped   bool // Drop was emitted. Set once.
+	closing   bool // the shutdown's patience is over. Set once.
+}
+
+// New returns a machine in state pending.
+func New(cfg Config) Machine { return Machine{cfg: cfg} }
+
+// State returns the current state.
+func (m *Machine) State() State { return m.state }
+
+// Cancelled reports whether the client is known to be gone.
+func (m *Machine) Cancelled() bool { return m.cancelled }
+
+// keeper: the stream must outlive a cancel until the release message (M2).
+func (m *Machine) keeper() bool { return m.cfg.Role == Decode && m.cfg.HasParams }
+
+// lingers: the stream is read on after a cancel; keepers to their release, prefills to their end (M6).
+func (m *Machine) lingers() bool { return m.keeper() || m.cfg.Role == Prefill }
+
+// Step takes one event and appends the actions it causes to out, in the order in which they must be carried out. Events that
+// mean nothing in the current state, a late timer for instance, cause none.
+func (m *Machine) Step(ev Event, out []Action) []Action {
+	if ev.Kind == EventEnd {
+		m.ended = true
+	}
+	if m.state == Done {
+		return out
+	}
+	switch ev.Kind {
+	case EventDispatch:
+		return m.dispatch(out)
+	case EventRefuse:
+		return m.refuse(out)
+	case EventCancel:
+		return m.cancel(out)
+	case EventHeaders:
+		return m.onHeaders(out)
+	case EventMessage:
+		return m.message(ev, out)
+	case EventEnd:
+		return m.end(ev, out)
+	case EventTimer:
+		return m.timer(out)
+	case EventShutdown:
+		return m.shutdown(out)
+	case EventCut:
+		return m.cut(out)
+	}
+	return out
+}
+
+// dispatch: the request is converted and its turn has come.
+func (m *Machine) dispatch(out []Action) []Action {
+	if m.submitted || (m.state != Pending && m.state != Draining) {
+		return out
+	}
+	m.submitted = true
+	if m.state == Draining { // a keeper whose end was decided first: it must still fetch its blocks (M1)
+		return append(out, Action{Kind: ActSubmit, Short: true})
+	}
+	m.state = Opening
+	return append(out, Action{Kind: ActSubmit})
+}
+
+// refuse: the request can't be converted; the engine never hears of it.
+func (m *Machine) refuse(out []Action) []Action {
+	if m.submitted {
+		return out
+	}
+	return m.finish(m.after(Refused), out)
+}
+
+// after returns the terminal of an end that came by itself: Cancelled once the client has gone (M7).
+func (m *Machine) after(t Terminal) Terminal {
+	if m.cancelled {
+		return Cancelled
+	}
+	return t
+}
+
+func (m *Machine) cancel(out []Action) []Action {
+	if m.cancelled {
+		return out
+	}
+	m.cancelled = true
+	switch m.state {
+	case Pending:
+		if m.keeper() {
+			return m.drain(Cancelled, m.cfg.DrainDeadline, out)
+		}
+		return m.finish(Cancelled, out)
+	case Opening:
+		if m.lingers() {
+			return m.drain(Cancelled, m.cfg.DrainDeadline, out)
+		}
+		return m.dropAnd(Cancelled, out) // no Abort: one sent before the headers is lost (measured)
+	case Open:
+		if m.keeper() {
+			return m.drain(Cancelled, m.cfg.DrainDeadline, out)
+		}
+		if m.cfg.Role == Prefill {
+			return m.drain(Cancelled, m.cfg.DrainDeadline, m.abort(out))
+		}
+		return m.dropAnd(Cancelled, m.abort(out))
+	case Streaming:
+		if m.cfg.Role == Prefill {
+			return m.drain(Cancelled, m.cfg.DrainDeadline, m.abort(out))
+		}
+		return m.dropAnd(Cancelled, m.abort(out))
+	case Draining:
+		if m.verdict == Shutdown { // a drain that the shutdown decided; now nobody is left to be told so
+			m.verdict = Cancelled
+		}
+		return out
+	case Done:
+	}
+	return out
+}
+
+func (m *Machine) onHeaders(out []Action) []Action {
+	if m.headers || !m.submitted {
+		return out
+	}
+	m.headers = true
+	switch m.state {
+	case Opening:
+		m.state = Open
+		return append(out, Action{Kind: ActPrologue})
+	case Draining:
+		// A prefill is aborted as soon as an Abort can't be lost; a keeper only where the shutdown's patience is over.
+		if m.cfg.Role == Prefill || m.closing {
+			return m.abort(out)
+		}
+	case Pending, Open, Streaming, Done:
+	}
+	return out
+}
+
+func (m *Machine) message(ev Event, out []Action) []Action {
+	if !m.submitted {
+		return out
+	}
+	out = m.onHeaders(out) // a message without headers can't be; should a backend ever do it, nothing breaks
+	if ev.Tokens || ev.Finish != NotFinished {
+		m.released = true
+	}
+	if m.state == Draining {
+		return m.drainMessage(ev, out)
+	}
+	switch {
+	case ev.Bad && m.keeper() && !m.released:
+		// The client hears of it now; the blocks are fetched all the same (M2).
+		out = append(out, Action{Kind: ActTerminal, Terminal: m.after(Failed)})
+		return m.drain(terminalNone, m.cfg.DrainDeadline, out)
+	case ev.Bad:
+		return m.dropAnd(m.after(Failed), out)
+	case ev.Finish != NotFinished:
+		return m.dropAnd(Finished, append(out, Action{Kind: ActEmit}))
+	case ev.Tokens:
+		m.state = Streaming
+	}
+	return append(out, Action{Kind: ActEmit})
+}
+
+// drainMessage: the end is decided; only what releases blocks counts.
+func (m *Machine) drainMessage(ev Event, out []Action) []Action {
+	switch {
+	case ev.Finish != NotFinished:
+		if m.verdict == Shutdown && ev.Finish == FinishedWhole && !ev.Bad {
+			// Nobody left and the answer came whole within the last second: deliver it.
+			return m.settle(Finished, DrainFinished, append(out, Action{Kind: ActEmit}))
+		}
+		if m.cfg.Role == Prefill && ev.Params {
+			out = append(out, Action{Kind: ActOrphan})
+		}
+		return m.settle(m.verdict, DrainFinished, out)
+	case ev.Tokens && m.cfg.Role != Prefill:
+		return m.settle(m.verdict, DrainReleased, m.abort(out))
+	}
+	return out
+}
+
+func (m *Machine) end(ev Event, out []Action) []Action {
+	if m.state == Draining {
+		return m.settle(m.verdict, DrainEnded, out)
+	}
+	if ev.OK {
+		return m.finish(Incomplete, out)
+	}
+	return m.finish(Failed, out)
+}
+
+func (m *Machine) timer(out []Action) []Action {
+	if m.state != Draining {
+		return out
+	}
+	switch {
+	case !m.submitted:
+		return m.settle(m.verdict, DrainNeverSubmitted, out)
+	case !m.headers:
+		return m.settle(m.verdict, DrainHeadersNever, out)
+	}
+	return m.settle(m.verdict, DrainDeadline, m.abort(out))
+}
+
+// shutdown: the time for answers to run on is over (M5).
+func (m *Machine) shutdown(out []Action) []Action {
+	m.closing = true
+	switch m.state {
+	case Pending:
+		if m.keeper() {
+			return m.drain(Shutdown, m.cfg.ShutdownRead, out)
+		}
+		return m.finish(Shutdown, out)
+	case Opening:
+		if m.lingers() {
+			return m.drain(Shutdown, m.cfg.ShutdownRead, out)
+		}
+		return m.dropAnd(Shutdown, out)
+	case Open:
+		if m.lingers() {
+			return m.drain(Shutdown, m.cfg.ShutdownRead, m.abort(out))
+		}
+		return m.dropAnd(Shutdown, m.abort(out))
+	case Streaming:
+		if m.cfg.Role == Prefill {
+			return m.drain(Shutdown, m.cfg.ShutdownRead, m.abort(out))
+		}
+		return m.dropAnd(Shutdown, m.abort(out))
+	case Draining:
+		if m.headers {
+			out = m.abort(out)
+		}
+		return append(out, Action{Kind: ActTimer, After: m.cfg.ShutdownRead})
+	case Done:
+	}
+	return out
+}
+
+// cut: stop now, whatever it costs.
+func (m *Machine) cut(out []Action) []Action {
+	if m.headers {
+		out = m.abort(out)
+	}
+	if m.state == Draining {
+		return m.settle(m.verdict, DrainCut, out)
+	}
+	return m.dropAnd(m.after(Shutdown), out)
+}
+
+// drain decides the end and keeps the stream; the timer bounds it.
+func (m *Machine) drain(verdict Terminal, bound time.Duration, out []Action) []Action {
+	m.state, m.verdict = Draining, verdict
+	return append(out, Action{Kind: ActTimer, After: bound})
+}
+
+// settle ends a drain.
+func (m *Machine) settle(t Terminal, outcome DrainOutcome, out []Action) []Action {
+	return m.dropAnd(t, append(out, Action{Kind: ActDrained, Outcome: outcome}))
+}
+
+// abort asks the engine to end the request, once.
+func (m *Machine) abort(out []Action) []Action {
+	if m.aborted {
+		return out
+	}
+	m.aborted = true
+	return append(out, Action{Kind: ActAbort})
+}
+
+func (m *Machine) dropAnd(t Terminal, out []Action) []Action {
+	if m.submitted && !m.ended && !m.dropped {
+		m.dropped = true
+		out = append(out, Action{Kind: ActDrop})
+	}
+	return m.finish(t, out)
+}
+
+func (m *Machine) finish(t Terminal, out []Action) []Action {
+	m.state = Done
+	if t == terminalNone {
+		return out
+	}
+	return append(out, Action{Kind: ActTerminal, Terminal: t})
+}
