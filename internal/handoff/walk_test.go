@@ -20,7 +20,7 @@ type monitor struct {
 
 	dispatched, refused, cancelled, headers, released, finishRead, ended, shutdown, cut, timerFired bool
 	submitted, short, aborted, dropped, timerArmed                                                  bool
-	terminals, timers                                                                               int
+	terminals, timers, afterDone                                                                    int
 }
 
 func newMonitor(cfg handoff.Config) *monitor { return &monitor{cfg: cfg, m: handoff.New(cfg)} }
