@@ -1,0 +1,180 @@
+package translate
+
+import (
+	"fmt"
+
+	"remora/internal/dynamo/protocol"
+	pb "remora/proto/vllm"
+)
+
+// Engine is what discovery learned about the engine and what the operator chose. Set once; Convert may be called from any
+// number of goroutines.
+type Engine struct {
+	Role       protocol.Role // Encode is refused
+	ServedName string        // sent as the model of every request
+	ModelID    string
+	Aliases    []string
+
+	// Multimodal and LoRA: what the engine could do. This version does neither; they choose the words of the refusal.
+	Multimodal bool
+	LoRA       bool
+
+	// BlockSize is the KV block size in tokens, the prefill engine's being taken for the same; 0 is unknown and leaves the
+	// number of blocks in a hand-off unchecked.
+	BlockSize uint32
+	// RankStart and RankCount: the absolute data-parallel ranks behind this engine; a count of 0 leaves ranks unchecked.
+	RankStart uint32
+	RankCount uint32
+
+	HandoffCheck HandoffCheck
+}
+
+// HandoffCheck is how closely a decode worker looks at a hand-off.
+type HandoffCheck uint8
+
+// The levels of the check. Strict also counts the blocks; Off converts only.
+const (
+	HandoffStrict HandoffCheck = iota
+	HandoffShape
+	HandoffOff
+)
+
+// ParseHandoffCheck reads the word of the command line.
+func ParseHandoffCheck(word string) (HandoffCheck, error) {
+	for _, c := range []HandoffCheck{HandoffStrict, HandoffShape, HandoffOff} {
+		if word == c.String() {
+			return c, nil
+		}
+	}
+	return HandoffStrict, fmt.Errorf("unknown hand-off check %q: want strict, shape or off", word)
+}
+
+// String returns the word of the command line.
+func (c HandoffCheck) String() string {
+	switch c {
+	case HandoffStrict:
+		return "strict"
+	case HandoffShape:
+		return "shape"
+	case HandoffOff:
+		return "off"
+	default:
+		return fmt.Sprintf("HandoffCheck(%d)", uint8(c))
+	}
+}
+
+// Call is a converted request. The caller owns it.
+type Call struct {
+	Request *pb.GenerateRequest
+	// Rank goes into the metadata key x-data-parallel-rank as decimal text; nil lets the engine balance.
+	Rank *uint32
+	// Response converts the answers of this request.
+	Response *Response
+	// HandoffUsed: the request claims a prefill's blocks, so losing it would leave them held for a whole lease.
+	HandoffUsed bool
+}
+
+// Shorten makes the request of a decode that was cancelled before it was dispatched end by itself: the engine still pulls the
+// blocks, which releases the prefill side, and stops after one token without an Abort.
+func Shorten(r *pb.GenerateRequest) {
+	if r.Stopping == nil {
+		r.Stopping = &pb.StoppingCriteria{}
+	}
+	r.Stopping.MaxNewTokens = 1
+	r.Stopping.MinNewTokens = 0
+}
+
+// Convert turns a request into an engine call or refuses it. id becomes the engine's request id. The request is only read;
+// the call shares its slices, which nobody may change afterwards.
+func (e *Engine) Convert(id string, r *protocol.PreprocessedRequest) (*Call, *Refusal) {
+	if refusal := e.media(r); refusal != nil {
+		return nil, refusal
+	}
+	if e.Role == protocol.Encode {
+		return nil, refuse("the encode role is not supported by this version")
+	}
+	c := converter{engine: e, req: *r}
+	if refusal := c.hydrate(); refusal != nil {
+		return nil, refusal
+	}
+	rank, refusal := e.rank(&r.Routing)
+	if refusal != nil {
+		return nil, refusal
+	}
+	request, refusal := c.convert(id)
+	if refusal != nil {
+		return nil, refusal
+	}
+	return &Call{
+		Request:     request,
+		Rank:        rank,
+		Response:    newResponse(e.Role, &c.req),
+		HandoffUsed: e.Role == protocol.Decode,
+	}, nil
+}
+
+// oneToken: the role answers with a hand-off; its engine request is the same one-token request whatever the client asked.
+func (e *Engine) oneToken() bool { return e.Role == protocol.Prefill }
+
+// rank picks the absolute data-parallel rank of the role.
+func (e *Engine) rank(routing *protocol.Routing) (*uint32, *Refusal) {
+	rank := routing.DPRank
+	if e.Role == protocol.Prefill && routing.PrefillDPRank != nil {
+		rank = routing.PrefillDPRank
+	}
+	if rank == nil {
+		return nil, nil
+	}
+	if e.RankCount > 0 && (*rank < e.RankStart || *rank-e.RankStart >= e.RankCount) {
+		return nil, refuse("data-parallel rank %d is not served here: this worker has ranks %d to %d",
+			*rank, e.RankStart, uint64(e.RankStart)+uint64(e.RankCount)-1)
+	}
+	return rank, nil
+}
+
+// media refuses whatever carries media, raw or preprocessed. Empty lists carry none.
+func (e *Engine) media(r *protocol.PreprocessedRequest) *Refusal {
+	carries := carriesMedia(r.MultiModalData)
+	if !carries {
+		envelope, _ := r.ExtraArgs.Get(legacyKey)
+		features, ok := envelope.Get("features")
+		carries = ok && !features.IsNull()
+	}
+	switch {
+	case carries && !e.Multimodal:
+		return refuse("the request carries media, but model %q takes text only", e.ServedName)
+	case carries:
+		return refuse("the request carries media, which this version does not support")
+	case carriesMedia(r.MultiModalUUIDs):
+		return refuse("multi_modal_uuids is given without multi_modal_data")
+	default:
+		return nil
+	}
+}
+
+// carriesMedia: v is a map from kind to a list of items. What is neither that nor null is counted as media, to be refused.
+func carriesMedia(v protocol.Value) bool {
+	if v.Kind != protocol.KindMap {
+		return !v.IsNull()
+	}
+	for i := range v.Map {
+		items := v.Map[i].Value
+		if !items.IsNull() && (items.Kind != protocol.KindList || len(items.List) > 0) {
+			return true
+		}
+	}
+	return false
+}
+
+// isBase: the name means the base model, not an adapter.
+func (e *Engine) isBase(name string) bool {
+	if name == "" || name == e.ServedName || name == e.ModelID {
+		return true
+	}
+	for _, alias := range e.Aliases {
+		if name == alias {
+			return true
+		}
+	}
+	return false
+}
