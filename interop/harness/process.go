@@ -1,0 +1,188 @@
+package harness
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// tailLines is how much of a program's log a failed test shows.
+const tailLines = 60
+
+// Process is a running program. Its methods may be called from any goroutine.
+type Process struct {
+	Name string // set once: what the test calls it
+
+	cmd    *exec.Cmd
+	log    string        // set once: path of stdout and stderr
+	done   chan struct{} // closed by the waiting goroutine when the program has ended
+	status error         // written before done is closed: what Wait said
+}
+
+// Start runs argv with exactly env (plus PATH and HOME, see baseEnv) and ends it when the test does: with the signal of
+// end first, with SIGKILL to the group after grace.
+func Start(t T, name string, env []string, end Ending, argv ...string) *Process {
+	t.Helper()
+	dir := t.TempDir()
+	log, err := os.Create(filepath.Join(dir, name+".log"))
+	if err != nil {
+		t.Fatalf("%s: %v", name, err)
+	}
+	defer log.Close() // the program holds its own descriptor
+
+	p := &Process{Name: name, log: log.Name(), done: make(chan struct{})}
+	p.cmd = exec.Command(argv[0], argv[1:]...) //nolint:noctx // ended by the cleanup below, which must outlive the test's context
+	p.cmd.Dir = dir
+	p.cmd.Env = append(baseEnv(dir), env...)
+	p.cmd.Stdout, p.cmd.Stderr = log, log
+	// Pdeathsig covers a test binary that dies without cleanups, as on its time limit.
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	if err := p.cmd.Start(); err != nil {
+		t.Fatalf("%s: start: %v", name, err)
+	}
+	go func() {
+		p.status = p.cmd.Wait()
+		close(p.done)
+	}()
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("%s, end of its log:\n%s", name, p.LogTail(tailLines))
+		}
+		p.Stop(end)
+	})
+	return p
+}
+
+// Ending says how a program is asked to end before it is killed.
+type Ending struct {
+	Signal syscall.Signal
+	Grace  time.Duration
+}
+
+// The two ways to end a program: at once, where nothing of it outlives the test, and politely, where it has children or
+// an ending of its own.
+var (
+	AtOnce   = Ending{syscall.SIGKILL, 0}
+	Politely = Ending{syscall.SIGTERM, 15 * time.Second}
+)
+
+// baseEnv is what every program gets: nothing of the caller's DYN_* or VLLM_* leaks in, and home is the test's own.
+func baseEnv(home string) []string {
+	env := []string{"HOME=" + home, "NO_COLOR=1", "HF_HUB_OFFLINE=1", "PYTHONUNBUFFERED=1"}
+	for _, name := range []string{"PATH", "LANG", "TMPDIR"} {
+		if value, ok := os.LookupEnv(name); ok {
+			env = append(env, name+"="+value)
+		}
+	}
+	return env
+}
+
+// Signal sends sig to the program alone, not to its children. A program that has ended is left alone.
+func (p *Process) Signal(sig syscall.Signal) {
+	if !p.Exited() {
+		_ = p.cmd.Process.Signal(sig)
+	}
+}
+
+// Freeze stops the whole group as a stalled machine would; Thaw lets it run on.
+func (p *Process) Freeze() { p.signalGroup(syscall.SIGSTOP) }
+
+// Thaw ends a Freeze.
+func (p *Process) Thaw() { p.signalGroup(syscall.SIGCONT) }
+
+// signalGroup reaches children too. The group exists until the program was waited for and its children are gone.
+func (p *Process) signalGroup(sig syscall.Signal) { _ = syscall.Kill(-p.cmd.Process.Pid, sig) }
+
+// Exited reports whether the program has ended.
+func (p *Process) Exited() bool {
+	select {
+	case <-p.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// Done is closed when the program has ended.
+func (p *Process) Done() <-chan struct{} { return p.done }
+
+// Stop ends the program and everything that it started, and waits for it. It may be called more than once.
+func (p *Process) Stop(end Ending) {
+	if !p.Exited() && end.Signal != syscall.SIGKILL {
+		p.Signal(end.Signal)
+		select {
+		case <-p.done:
+		case <-time.After(end.Grace):
+		}
+	}
+	p.signalGroup(syscall.SIGKILL)
+	<-p.done
+}
+
+// WaitExit waits for the program to end by itself and returns its exit code, -1 when a signal ended it.
+func (p *Process) WaitExit(t T, within time.Duration) int {
+	t.Helper()
+	select {
+	case <-p.done:
+	case <-time.After(within):
+		t.Fatalf("%s is still running after %v", p.Name, within)
+	}
+	var exit *exec.ExitError
+	if p.status != nil && !errors.As(p.status, &exit) {
+		t.Fatalf("%s: %v", p.Name, p.status)
+	}
+	return p.cmd.ProcessState.ExitCode()
+}
+
+// Log returns what the program has said so far.
+func (p *Process) Log() string {
+	text, err := os.ReadFile(p.log)
+	if err != nil {
+		return fmt.Sprintf("(%v)", err)
+	}
+	return string(text)
+}
+
+// LogTail returns the last n lines of Log.
+func (p *Process) LogTail(n int) string {
+	lines := bytes.Split(bytes.TrimRight([]byte(p.Log()), "\n"), []byte("\n"))
+	if len(lines) > n {
+		lines = lines[len(lines)-n:]
+	}
+	return string(bytes.Join(lines, []byte("\n")))
+}
+
+// WaitLog waits until the log contains text.
+func (p *Process) WaitLog(t T, text string, within time.Duration) {
+	t.Helper()
+	Poll(t, p.Name+" to log "+text, within, func() error {
+		if strings.Contains(p.Log(), text) {
+			return nil
+		}
+		return p.alive()
+	})
+}
+
+// errNotYet is a poll's reason while nothing is known to be wrong.
+var errNotYet = errors.New("not yet")
+
+// alive is the error of a poll that waits for p: final when the program has ended.
+func (p *Process) alive() error {
+	if p.Exited() {
+		return Final(fmt.Errorf("%s ended: %w", p.Name, p.endedAs()))
+	}
+	return errNotYet
+}
+
+func (p *Process) endedAs() error {
+	if p.status != nil {
+		return p.status
+	}
+	return errors.New("exit status 0") //nolint:err113 // a text for a poll's failure
+}
