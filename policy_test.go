@@ -1,0 +1,225 @@
+// Package remora_test holds the rules that no single package can keep: what a package must say about itself, which room
+// may import which, what the production path must not link, and what may not stand anywhere in the tree. Each failure
+// names the rule; to change a rule, change the table here.
+package remora_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"go/ast"
+	"go/doc"
+	"go/parser"
+	"go/token"
+	"io"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+const module = "remora/"
+
+// arrows lists for each room the rooms of this module that it may import. A room covers the packages below it; the
+// longest match counts. Tests may import what they like.
+var arrows = map[string][]string{
+	"cmd/remora":                {"cmd", "internal", "proto"},
+	"internal/handoff":          {}, // pure: what it knows are its own events and actions
+	"internal/dynamo/protocol":  {},
+	"internal/tinymodel":        {},
+	"internal/vllm":             {"internal/vllm", "proto"},
+	"internal/translate":        {"internal/dynamo/protocol", "proto"},
+	"internal/kvevents":         {},
+	"internal/dynamo/modelcard": {"internal/dynamo/protocol"},
+	"internal/dynamo/discovery": {"internal/dynamo/protocol"},
+	"internal/dynamo/status":    {"internal/dynamo/protocol"},
+	"internal/dynamo/requestplane": {
+		"internal/dynamo/protocol", "internal/dynamo/requestplane",
+	},
+	"internal/dynamo/eventplane": {"internal/dynamo/protocol", "internal/dynamo/discovery"},
+	"internal/worker": {
+		"internal/worker", "internal/handoff", "internal/translate", "internal/vllm", "internal/dynamo", "internal/kvevents", "proto",
+	},
+	"internal/sim": {"internal/sim", "internal/tinymodel", "proto"},
+	// A Dynamo client like any other: it meets workers on the wire alone.
+	"internal/frontdoor": {"internal/dynamo", "internal/tinymodel"},
+	"proto":              {},
+	"tools":              {},
+}
+
+// heavy are module paths that the sidecar's path must not link: what it does not use at run time it does not carry.
+var heavy = regexp.MustCompile(`^(go\.etcd\.io|k8s\.io|sigs\.k8s\.io|github\.com/nats-io)/|^remora/internal/(sim|frontdoor|tinymodel)(/|$)`)
+
+// pkg is what `go list -json` says about a package, as far as it is used here.
+type pkg struct {
+	Dir          string
+	ImportPath   string
+	Name         string
+	GoFiles      []string
+	Imports      []string
+	TestGoFiles  []string
+	XTestGoFiles []string
+}
+
+func packages(t *testing.T) []pkg {
+	t.Helper()
+	dec := json.NewDecoder(bytes.NewReader(run(t, "go", "list", "-json=Dir,ImportPath,Name,GoFiles,Imports,TestGoFiles,XTestGoFiles", "./...")))
+	var all []pkg
+	for {
+		var p pkg
+		err := dec.Decode(&p)
+		if err == io.EOF { //nolint:errorlint // Decode returns it bare
+			return all
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, p)
+	}
+}
+
+func run(t *testing.T, name string, args ...string) []byte {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), name, args...)
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("%s %s: %v\n%s", name, strings.Join(args, " "), err, stderr.Bytes())
+	}
+	return out
+}
+
+// room returns the longest key of arrows that covers an import path.
+func room(importPath string) (string, bool) {
+	path := strings.TrimPrefix(importPath, module)
+	for path != "." {
+		if _, ok := arrows[path]; ok {
+			return path, true
+		}
+		path = filepath.Dir(path)
+	}
+	return "", false
+}
+
+func TestImportArrows(t *testing.T) {
+	for _, p := range packages(t) {
+		if len(p.GoFiles) == 0 {
+			continue // tests only, like this package
+		}
+		name, ok := room(p.ImportPath)
+		if !ok {
+			t.Errorf("%s belongs to no room: say in arrows what it may import", p.ImportPath)
+			continue
+		}
+		for _, imported := range p.Imports {
+			path, own := strings.CutPrefix(imported, module)
+			if own && !slices.ContainsFunc(arrows[name], func(a string) bool { return path == a || strings.HasPrefix(path, a+"/") }) {
+				t.Errorf("%s imports %s, which its room %s may not", p.ImportPath, imported, name)
+			}
+		}
+	}
+}
+
+func TestSidecarPathIsLean(t *testing.T) {
+	for dep := range strings.Lines(string(run(t, "go", "list", "-deps", "./internal/worker"))) {
+		if dep = strings.TrimSpace(dep); heavy.MatchString(dep) {
+			t.Errorf("internal/worker links %s", dep)
+		}
+	}
+}
+
+// TestPackageComments wants more of a package comment than a title: what the package owns, in two sentences at least. The
+// sentences about goroutines and cancelling are for a reviewer to check.
+func TestPackageComments(t *testing.T) {
+	for _, p := range packages(t) {
+		if len(p.GoFiles) == 0 || strings.HasPrefix(p.ImportPath, module+"proto/") {
+			continue // generated code speaks through its proto files
+		}
+		var comments []string
+		for _, file := range p.GoFiles {
+			f, err := parser.ParseFile(token.NewFileSet(), filepath.Join(p.Dir, file), nil, parser.ParseComments|parser.PackageClauseOnly)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if f.Doc != nil {
+				comments = append(comments, f.Doc.Text())
+			}
+		}
+		want := "Package " + p.Name + " "
+		if p.Name == "main" {
+			want = "Command " + filepath.Base(p.ImportPath) + " "
+		}
+		switch {
+		case len(comments) != 1:
+			t.Errorf("%s has %d package comments, want 1", p.ImportPath, len(comments))
+		case !strings.HasPrefix(comments[0], want):
+			t.Errorf("%s: the package comment does not begin with %q", p.ImportPath, want)
+		case len(strings.TrimSpace(comments[0])) <= len(new(doc.Package).Synopsis(comments[0]))+20:
+			t.Errorf("%s: the package comment is one sentence; say what it owns, what it starts and who ends that", p.ImportPath)
+		}
+	}
+}
+
+// TestNoWallClock lets tests sleep only in files that use synctest, where time is not the wall's.
+func TestNoWallClock(t *testing.T) {
+	for _, p := range packages(t) {
+		for _, name := range slices.Concat(p.TestGoFiles, p.XTestGoFiles) {
+			set := token.NewFileSet()
+			f, err := parser.ParseFile(set, filepath.Join(p.Dir, name), nil, parser.SkipObjectResolution)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if slices.ContainsFunc(f.Imports, func(i *ast.ImportSpec) bool { return i.Path.Value == strconv.Quote("testing/synctest") }) {
+				continue
+			}
+			ast.Inspect(f, func(n ast.Node) bool {
+				if s, ok := n.(*ast.SelectorExpr); ok && s.Sel.Name == "Sleep" {
+					if x, ok := s.X.(*ast.Ident); ok && x.Name == "time" {
+						t.Errorf("%s sleeps on the wall clock: wait for the event itself, or use synctest", set.Position(n.Pos()))
+					}
+				}
+				return true
+			})
+		}
+	}
+}
+
+// fileURL finds links; machinePath finds folders of one particular machine.
+var (
+	fileURL     = regexp.MustCompile(`\b(?:https?|tcp|nats|etcd)://[^\s"'<>)\]},\x60|\\]+`)
+	machinePath = regexp.MustCompile(`(^|[\s"'=(:\x60])/(work|farm|root|home/[a-z]+)/|/tmp/lab\b`)
+)
+
+// TestNoForeignPlaces keeps hosts out of the tree that are not loopback, a placeholder or reserved for examples, and with
+// them the hosts of package registries; and the folders of the machine that somebody worked on.
+func TestNoForeignPlaces(t *testing.T) {
+	placeholder := regexp.MustCompile(`^(\*|\$|%|\[|127\.|0\.0\.0\.0|10\.|192\.|localhost|host|[a-z]+$|.*\.(example|test|invalid|local|internal)$|.*example\.(com|org|net)$)`)
+	for name := range strings.SplitSeq(string(run(t, "git", "ls-files", "-z", "--cached", "--others", "--exclude-standard")), "\x00") {
+		if name == "" || name == "policy_test.go" || strings.HasSuffix(name, ".pb.go") || strings.Contains(name, "testdata/") {
+			continue
+		}
+		text, err := os.ReadFile(name)
+		if os.IsNotExist(err) {
+			continue // removed in the work tree
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, line := range strings.Split(string(text), "\n") {
+			for _, link := range fileURL.FindAllString(line, -1) {
+				u, err := url.Parse(link)
+				if err == nil && u.Hostname() != "" && !placeholder.MatchString(u.Hostname()) {
+					t.Errorf("%s:%d names the host %s", name, i+1, u.Hostname())
+				}
+			}
+			if at := machinePath.FindString(line); at != "" {
+				t.Errorf("%s:%d names a folder of one machine: %s", name, i+1, strings.TrimSpace(at))
+			}
+		}
+	}
+}
