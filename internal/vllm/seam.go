@@ -23,16 +23,21 @@ type Sink interface {
 // Stream is the caller's handle on an open GenerateStream.
 type Stream interface {
 	// Drop resets the stream (RST_STREAM CANCEL) without waiting; it is idempotent and may be called from any goroutine,
-	// also inside a sink call. OnEnd still follows, with Status.Dropped set, unless the stream had ended by itself.
+	// also inside a sink call. OnEnd still follows, with Status.Dropped set, unless the stream had ended by itself. A sink
+	// call that runs when Drop is called runs on; after it none but OnEnd begins.
 	Drop()
 }
 
 // Status is how a stream or call ended. The zero Status is OK.
 type Status struct {
+	// RPC is the short name of the call, "GenerateStream". It is set on every status that is not OK.
+	RPC     string
 	Code    codes.Code
 	Message string
 	// Dropped: the end is our own Drop.
 	Dropped bool
 	// Transport: no peer wrote this status; the connection could not be had or broke under the stream.
 	Transport bool
+	// NotSent: the request is known not to have reached the engine. False means that it may have.
+	NotSent bool
 }

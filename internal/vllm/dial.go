@@ -1,0 +1,164 @@
+package vllm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/connectivity"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/status"
+)
+
+// Dial fills the pool: slot 1 first, so that an engine which is not there yet is knocked at by one connection only, then
+// all others together. Attempts are repeated until the context's deadline, which is one for all slots. The first slot that
+// fails fails the pool.
+func Dial(ctx context.Context, config Config) (*Client, error) {
+	config = config.withDefaults()
+	conns := make([]*grpc.ClientConn, config.Connections)
+	start := time.Now()
+	err := func() error {
+		var err error
+		if conns[0], err = connectSlot(ctx, config, 1, start); err != nil {
+			return err
+		}
+		group, groupCtx := errgroup.WithContext(ctx)
+		for i := range conns[1:] {
+			group.Go(func() error {
+				var slotErr error
+				conns[i+1], slotErr = connectSlot(groupCtx, config, i+2, start)
+				return slotErr
+			})
+		}
+		return group.Wait() //nolint:wrapcheck // it is connectSlot's own
+	}()
+	if err != nil {
+		return nil, errors.Join(err, closeAll(conns))
+	}
+	return &Client{config: config, conns: conns, open: make(map[*stream]struct{})}, nil
+}
+
+// connectSlot repeats attempts until one connects or the context ends. Slots count from 1.
+func connectSlot(ctx context.Context, config Config, slot int, start time.Time) (*grpc.ClientConn, error) {
+	retries := retryLog{log: config.Log}
+	for attempts := 1; ; attempts++ {
+		conn, err := attempt(ctx, config)
+		if err == nil {
+			return conn, nil
+		}
+		if ctx.Err() == nil {
+			retries.note(ctx, err.Error(), "engine not connected yet", "peer", config.Endpoint.String(), "slot", slot)
+			if pause(ctx, config.RetryInterval) {
+				continue
+			}
+		}
+		elapsed := time.Since(start).Round(time.Millisecond)
+		return nil, &Error{
+			Kind: giveUpKind(ctx, CannotConnect),
+			Text: fmt.Sprintf("connect to vLLM at %s: %s: pool slot %d of %d, %d attempts, %v elapsed, last cause",
+				config.Endpoint, endOfPatience(ctx, start), slot, config.Connections, attempts, elapsed),
+			Err: err,
+		}
+	}
+}
+
+// attempt makes one connection and waits until HTTP/2 settings have been exchanged on it.
+func attempt(ctx context.Context, config Config) (*grpc.ClientConn, error) {
+	ctx, cancel := context.WithTimeout(ctx, config.AttemptTimeout)
+	defer cancel()
+	var dialError atomic.Pointer[error]
+	var connected atomic.Bool
+	conn, err := newConn(config, func(dialCtx context.Context) (net.Conn, error) {
+		raw, errDial := config.Dialer(dialCtx, config.Endpoint.Address())
+		if errDial != nil {
+			dialError.Store(&errDial)
+			return nil, errDial
+		}
+		connected.Store(true)
+		return raw, nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	if err = waitReady(ctx, conn); err == nil {
+		return conn, nil
+	}
+	// What the dialer met is plainer than grpc-go's wrapping of it.
+	if met := dialError.Load(); met != nil && !connected.Load() {
+		err = *met
+	} else if ctx.Err() != nil {
+		err = errors.New("attempt exceeded its deadline: " + silence(connected.Load()))
+	}
+	return nil, errors.Join(err, closeAll([]*grpc.ClientConn{conn}))
+}
+
+func silence(connected bool) string {
+	if connected {
+		return "connected, but the peer sends no HTTP/2 settings (no gRPC server on this port?)"
+	}
+	return "no connection"
+}
+
+// waitReady returns the cause of the first failure, which grpc-go tells to calls only: so it makes one, a health check,
+// which costs nothing because a failed channel answers it at once.
+func waitReady(ctx context.Context, conn *grpc.ClientConn) error {
+	for {
+		state := conn.GetState()
+		switch state {
+		case connectivity.Ready:
+			return nil
+		case connectivity.Idle:
+			conn.Connect()
+		case connectivity.TransientFailure, connectivity.Shutdown:
+			_, err := healthpb.NewHealthClient(conn).Check(ctx, &healthpb.HealthCheckRequest{})
+			if err != nil && status.Code(err) == codes.Unavailable {
+				return connectCause(err)
+			}
+		case connectivity.Connecting:
+		}
+		if !conn.WaitForStateChange(ctx, state) {
+			return ctx.Err() //nolint:wrapcheck // attempt replaces it
+		}
+	}
+}
+
+// connectCause puts the usual mistakes in words. A peer that does not speak HTTP/2 is tried again all the same, since a
+// proxy may stand there before the engine does.
+func connectCause(err error) error {
+	text := status.Convert(err).Message()
+	switch {
+	case strings.Contains(text, "HTTP/1"):
+		return errors.New("the peer answers in HTTP/1: this is an HTTP port, not vLLM's gRPC port")
+	case strings.Contains(text, "server preface"):
+		return fmt.Errorf("the peer does not speak plain HTTP/2 (TLS, or no gRPC server on this port?): %s", text)
+	default:
+		return errors.New(text)
+	}
+}
+
+// endOfPatience says what ended the trying.
+func endOfPatience(ctx context.Context, start time.Time) string {
+	if deadline, ok := ctx.Deadline(); ok && giveUpKind(ctx, Timeout) == Timeout {
+		return fmt.Sprintf("deadline of %v reached", deadline.Sub(start).Round(time.Millisecond))
+	}
+	return "cancelled"
+}
+
+// pause waits between attempts, and reports false when the context ended first.
+func pause(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
