@@ -3,7 +3,8 @@
 // It owns the rules of both conversions: which fields are carried, with which defaults, which requests are refused and in
 // which words, what a hand-off must look like before an engine may see it, and what an engine may answer. It is pure: no I/O,
 // no clock, no goroutine, no state but the small Response of one request, so cancellation does not concern it. Nothing here
-// panics or recurses without bound, whatever the frontend or the engine sends.
+// panics or recurses without bound, whatever the frontend or the engine sends. What is not checked again: that texts are UTF-8,
+// which the readers of the protocol room and of protobuf see to.
 //
 // The conversion follows the newest request rules of the Rust sidecar that a stock 1.6 frontend is used to. It differs on
 // purpose in these points:

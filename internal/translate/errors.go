@@ -24,7 +24,7 @@ const (
 	FaultAbsent     HandoffFault = "absent"      // a decode request without prefill_result
 	FaultNotObject  HandoffFault = "not_object"  // parameters that are no object
 	FaultInteger    HandoffFault = "integer"     // an integer that a double cannot carry exactly
-	FaultValue      HandoffFault = "value"       // a value that protobuf cannot carry: NaN, raw bytes, too deep, not UTF-8
+	FaultValue      HandoffFault = "value"       // a value that protobuf cannot carry: NaN, raw bytes, too deep
 	FaultMissingKey HandoffFault = "missing_key" // a required key is absent
 	FaultKind       HandoffFault = "kind"        // a key of the wrong JSON kind, null included
 	FaultBlank      HandoffFault = "blank"       // an id or host of blanks only

@@ -1,8 +1,6 @@
 package translate
 
 import (
-	"unicode/utf8"
-
 	"remora/internal/dynamo/protocol"
 	pb "remora/proto/vllm"
 )
@@ -18,11 +16,8 @@ func guide(out *pb.DecodingParameters, g *protocol.GuidedDecoding) *Refusal {
 	given := 0
 	if !g.JSON.IsNull() {
 		given++
-		text, fault := appendJSON(nil, g.JSON)
-		if fault != nil {
-			return refuse("guided_decoding.json%s", fault.text())
-		}
-		out.StructuredOutput = &pb.DecodingParameters_Json{Json: string(text)}
+		// Keys keep their order: some grammar back ends generate the members of an object in the order of the schema.
+		out.StructuredOutput = &pb.DecodingParameters_Json{Json: string(g.JSON.AppendJSON(nil))}
 	}
 	if g.Regex != nil {
 		given++
@@ -38,36 +33,14 @@ func guide(out *pb.DecodingParameters, g *protocol.GuidedDecoding) *Refusal {
 	}
 	if !g.StructuralTag.IsNull() {
 		given++
-		tag, refusal := structuralTag(g.StructuralTag)
-		if refusal != nil {
-			return refusal
+		tag := g.StructuralTag.Str
+		if g.StructuralTag.Kind != protocol.KindString {
+			tag = string(g.StructuralTag.AppendJSON(nil))
 		}
 		out.StructuredOutput = &pb.DecodingParameters_StructuralTag{StructuralTag: tag}
 	}
 	if given > 1 {
 		return refuse("guided_decoding takes one of json, regex, choice, grammar and structural_tag, got %d", given)
-	}
-	return validTexts(g)
-}
-
-func structuralTag(v protocol.Value) (string, *Refusal) {
-	if v.Kind == protocol.KindString {
-		return v.Str, nil
-	}
-	text, fault := appendJSON(nil, v)
-	if fault != nil {
-		return "", refuse("guided_decoding.structural_tag%s", fault.text())
-	}
-	return string(text), nil
-}
-
-// validTexts keeps what protobuf could not encode from failing later, as if the engine were at fault.
-func validTexts(g *protocol.GuidedDecoding) *Refusal {
-	texts := append([]string{orZero(g.Regex), orZero(g.Grammar), g.StructuralTag.Str}, g.Choice...)
-	for _, text := range texts {
-		if !utf8.ValidString(text) {
-			return refuse("guided_decoding holds a text that is not valid UTF-8")
-		}
 	}
 	return nil
 }

@@ -3,7 +3,6 @@ package translate
 import (
 	"math"
 	"slices"
-	"unicode/utf8"
 
 	"google.golang.org/protobuf/types/known/structpb"
 
@@ -30,18 +29,11 @@ func (c *converter) convert(id string) (*pb.GenerateRequest, *Refusal) {
 	if refusal := c.unsupported(); refusal != nil {
 		return nil, refusal
 	}
-	if !utf8.ValidString(id) {
-		return nil, refuse("the request id is not valid UTF-8")
-	}
 	sampling, refusal := c.sampling()
 	if refusal != nil {
 		return nil, refusal
 	}
 	decoding, refusal := c.decoding()
-	if refusal != nil {
-		return nil, refusal
-	}
-	stopping, refusal := c.stopping()
 	if refusal != nil {
 		return nil, refusal
 	}
@@ -67,7 +59,7 @@ func (c *converter) convert(id string) (*pb.GenerateRequest, *Refusal) {
 		Temperature: &temperature,
 		Sampling:    sampling,
 		Decoding:    decoding,
-		Stopping:    stopping,
+		Stopping:    c.stopping(),
 		Response:    response,
 		Kv:          kv,
 		Priority:    enginePriority(r.Routing.Priority),
@@ -151,11 +143,8 @@ func (c *converter) decoding() (*pb.DecodingParameters, *Refusal) {
 	return out, nil
 }
 
-func (c *converter) stopping() (*pb.StoppingCriteria, *Refusal) {
+func (c *converter) stopping() *pb.StoppingCriteria {
 	s := &c.req.StopConditions
-	if i := slices.IndexFunc(s.Stop, func(t string) bool { return !utf8.ValidString(t) }); i >= 0 {
-		return nil, refuse("stop[%d] is not valid UTF-8", i)
-	}
 	out := &pb.StoppingCriteria{
 		MaxNewTokens:       orZero(s.MaxTokens),
 		MinNewTokens:       orZero(s.MinTokens),
@@ -169,7 +158,7 @@ func (c *converter) stopping() (*pb.StoppingCriteria, *Refusal) {
 		// answer, and its blocks would wait for a decode that never comes.
 		out.MaxNewTokens, out.MinNewTokens = 1, 1
 	}
-	return out, nil
+	return out
 }
 
 func (c *converter) response() (*pb.ResponseOptions, *Refusal) {
@@ -215,9 +204,6 @@ func (c *converter) kv() (*pb.KVCacheParameters, *Refusal) {
 	}
 	out := &pb.KVCacheParameters{BypassPrefixCache: extras.bypass}
 	if salt := r.Routing.CacheSalt; salt != nil {
-		if !utf8.ValidString(*salt) {
-			return nil, refuse("cache_salt is not valid UTF-8")
-		}
 		out.CacheSalt = cacheSaltPrefix + *salt
 	}
 	out.KvTransferParams, refusal = c.transfer(extras)

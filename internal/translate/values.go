@@ -6,7 +6,6 @@ import (
 	"math"
 	"slices"
 	"strconv"
-	"unicode/utf8"
 
 	"google.golang.org/protobuf/types/known/structpb"
 
@@ -41,13 +40,9 @@ func (f *valueFault) at(index int) *valueFault {
 	return f
 }
 
-// The faults that both directions and the JSON writer share.
-func notUTF8() *valueFault { return &valueFault{fault: FaultValue, why: "is not valid UTF-8"} }
-func tooDeep() *valueFault { return &valueFault{fault: FaultValue, why: "is nested too deeply"} }
-func notFinite() *valueFault {
-	return &valueFault{fault: FaultValue, why: "is not a finite number"}
-}
-func rawBytes() *valueFault { return &valueFault{fault: FaultValue, why: "is raw bytes"} }
+// The faults that both directions share.
+func tooDeep() *valueFault   { return &valueFault{fault: FaultValue, why: "is nested too deeply"} }
+func notFinite() *valueFault { return &valueFault{fault: FaultValue, why: "is not a finite number"} }
 
 // toStruct converts an object.
 func toStruct(v protocol.Value) (*structpb.Struct, *valueFault) {
@@ -61,9 +56,6 @@ func structAt(v protocol.Value, depth int) (*structpb.Struct, *valueFault) {
 	out := &structpb.Struct{Fields: make(map[string]*structpb.Value, len(v.Map))}
 	for i := range v.Map {
 		key := v.Map[i].Key
-		if !utf8.ValidString(key) {
-			return nil, &valueFault{fault: FaultValue, why: "has a key that is not valid UTF-8"}
-		}
 		member, fault := valueAt(v.Map[i].Value, depth+1)
 		if fault != nil {
 			return nil, fault.under(key)
@@ -95,9 +87,6 @@ func valueAt(v protocol.Value, depth int) (*structpb.Value, *valueFault) {
 		}
 		return structpb.NewNumberValue(v.Float), nil
 	case protocol.KindString:
-		if !utf8.ValidString(v.Str) {
-			return nil, notUTF8()
-		}
 		return structpb.NewStringValue(v.Str), nil
 	case protocol.KindList:
 		list := &structpb.ListValue{Values: make([]*structpb.Value, len(v.List))}
@@ -116,7 +105,7 @@ func valueAt(v protocol.Value, depth int) (*structpb.Value, *valueFault) {
 		}
 		return structpb.NewStructValue(object), nil
 	case protocol.KindBytes:
-		return nil, rawBytes()
+		return nil, &valueFault{fault: FaultValue, why: "is raw bytes"}
 	default:
 		return nil, &valueFault{fault: FaultValue, why: "is of an unknown kind"}
 	}
