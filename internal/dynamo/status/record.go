@@ -1,0 +1,168 @@
+package status
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// ErrorType is the stage at which a request failed, as errors_total counts it.
+type ErrorType uint8
+
+// The stages, in the order of a request's way.
+const (
+	ErrorDeserialization ErrorType = iota
+	ErrorInvalidMessage
+	ErrorResponseStream
+	ErrorGenerate
+	ErrorSerialization
+	ErrorPublishResponse
+	ErrorPublishFinal
+)
+
+var errorTypes = [...]string{
+	"deserialization", "invalid_message", "response_stream", "generate", "serialization", "publish_response", "publish_final",
+}
+
+// Terminal is how a request ended.
+type Terminal uint8
+
+// The ends of a request.
+const (
+	TerminalFinished Terminal = iota
+	TerminalCancelled
+	TerminalError
+	TerminalRefused
+)
+
+var terminals = [...]string{"finished", "cancelled", "error", "refused"}
+
+// DrainOutcome is how the drain of a cancelled hand-off ended.
+type DrainOutcome uint8
+
+// The ends of a drain. Only the last two may leave blocks behind on the prefill engine, for its lease.
+const (
+	DrainReleased       DrainOutcome = iota // a message said that the KV blocks were pulled
+	DrainFinished                           // the request finished by itself
+	DrainEnded                              // the stream ended without a finish
+	DrainDeadline                           // aborted at the deadline
+	DrainHeadersNever                       // dropped at the deadline; the engine had not answered yet
+	DrainNeverSubmitted                     // dropped at the deadline; the request was never sent
+)
+
+var drainOutcomes = [...]string{"released", "finished", "ended", "deadline", "headers_never", "never_submitted"}
+
+// HandoffRefusal is what was wrong with a hand-off that a decode refused.
+type HandoffRefusal uint8
+
+// The reasons for a refusal.
+const (
+	RefusalStale     HandoffRefusal = iota // older than the lease allows
+	RefusalReused                          // seen before
+	RefusalTokens                          // made for another prompt
+	RefusalShape                           // parameters that no connector of ours makes
+	RefusalMalformed                       // parameters that the wire cannot carry
+)
+
+var handoffRefusals = [...]string{"stale", "reused", "tokens", "shape", "malformed"}
+
+// RequestStarted counts a request that was taken on; RequestEnded must follow.
+func (m *Metrics) RequestStarted(bodyBytes int) {
+	m.requests.Inc()
+	m.requestBytes.Add(float64(bodyBytes))
+	m.inflight.Inc()
+}
+
+// RequestEnded counts the end of a started request, d after its arrival.
+func (m *Metrics) RequestEnded(t Terminal, d time.Duration) {
+	m.inflight.Dec()
+	m.duration.Observe(d.Seconds())
+	m.terminals.children[t].Inc()
+}
+
+// RequestFailed counts a request's failure besides its end.
+func (m *Metrics) RequestFailed(t ErrorType) { m.errors.children[t].Inc() }
+
+// RequestCancelled counts a cancel besides the request's end.
+func (m *Metrics) RequestCancelled() { m.cancellations.Inc() }
+
+// RequestRejected counts a request that was turned away because of load, so that it never started. full: there was a queue,
+// and it was full.
+func (m *Metrics) RequestRejected(full bool) {
+	m.rejections.Inc()
+	if full {
+		m.enqueueRejected.Inc()
+	}
+}
+
+// NetworkTransit records the way from the frontend. Negative times, which clocks that disagree give, count as zero.
+func (m *Metrics) NetworkTransit(d time.Duration) { m.networkTransit.Observe(max(d, 0).Seconds()) }
+
+// FirstResponse records the time from a request's arrival to its first item.
+func (m *Metrics) FirstResponse(d time.Duration) { m.firstResponse.Observe(d.Seconds()) }
+
+// ResponseBytes counts bytes of response items.
+func (m *Metrics) ResponseBytes(n int) { m.responseBytes.Add(float64(n)) }
+
+// EngineRequests changes the number of requests at the engine.
+func (m *Metrics) EngineRequests(delta int) { m.engineRequests.Add(float64(delta)) }
+
+// Queued changes the number of requests that wait for the engine.
+func (m *Metrics) Queued(delta int) {
+	m.queued.Add(float64(delta))
+	m.queueDepth.Add(float64(delta))
+}
+
+// PermitWait records how long a request waited for its turn.
+func (m *Metrics) PermitWait(d time.Duration) { m.permitWait.Observe(d.Seconds()) }
+
+// PoolActive changes the number of requests being handled.
+func (m *Metrics) PoolActive(delta int) { m.poolActive.Add(float64(delta)) }
+
+// SetCapacity says how many requests may be handled at once, and how many may wait.
+func (m *Metrics) SetCapacity(pool, queue int) {
+	m.poolCapacity.Set(float64(pool))
+	m.queueCapacity.Set(float64(queue))
+}
+
+// SetModelLoadTime, SetCleanupTime and SetDrainTime record the phases of the process.
+func (m *Metrics) SetModelLoadTime(d time.Duration) { m.modelLoad.Set(d.Seconds()) }
+
+// SetCleanupTime records how long the engine client's clean-up took.
+func (m *Metrics) SetCleanupTime(d time.Duration) { m.cleanup.Set(d.Seconds()) }
+
+// SetDrainTime records how long shutdown waited for requests.
+func (m *Metrics) SetDrainTime(d time.Duration) { m.drain.Set(d.Seconds()) }
+
+// DrainEnded counts the end of one request's drain, d after its cancel.
+func (m *Metrics) DrainEnded(o DrainOutcome, d time.Duration) {
+	m.drains.children[o].Inc()
+	m.drainSeconds.Observe(d.Seconds())
+}
+
+// AbortSent counts an Abort call.
+func (m *Metrics) AbortSent() { m.aborts.Inc() }
+
+// HandoffRefused counts a hand-off that a decode refused.
+func (m *Metrics) HandoffRefused(r HandoffRefusal) { m.handoffsRefused.children[r].Inc() }
+
+// Orphaned counts a finished prefill that no decode will use.
+func (m *Metrics) Orphaned() { m.orphans.Inc() }
+
+// SetEngineUp says whether the engine answers and serves.
+func (m *Metrics) SetEngineUp(up bool) {
+	if up {
+		m.engineUp.Set(1)
+		return
+	}
+	m.engineUp.Set(0)
+}
+
+// KVEvents gives the counter of one kind of KV event ("stored", "removed", "cleared") at one stage ("received", "accepted").
+// Callers keep it.
+func (m *Metrics) KVEvents(kind, stage string) prometheus.Counter {
+	return m.kvEvents.WithLabelValues(kind, stage)
+}
+
+// KVEventsDropped counts KV events that never arrived.
+func (m *Metrics) KVEventsDropped(n int) { m.kvEventsDropped.Add(float64(n)) }
