@@ -17,10 +17,8 @@ CACHE       := $(CURDIR)/.cache
 # Where the stock Dynamo and the real engine live. Point these at an existing venv to save the installation.
 DYNAMO_VENV ?= $(CACHE)/dynamo
 VLLM_VENV   ?= $(CACHE)/vllm
-MODEL_DIR   ?= $(CACHE)/tiny-llama
 export REMORA_DYNAMO_VENV = $(DYNAMO_VENV)
 export REMORA_VLLM_VENV   = $(VLLM_VENV)
-export REMORA_ENGINE_MODEL = $(MODEL_DIR)
 export REMORA_BIN         = $(CURDIR)/bin/remora
 
 # Arguments of the program: make run ARGS="--port 0"
@@ -52,7 +50,8 @@ unit: ## unit tests alone
 
 .PHONY: stack
 stack: build dynamo engine ## the real thing on this machine: stock frontend, vLLM prefill and decode, two sidecars
-	@cd interop && exec go run ./cmd/stack $(ARGS)
+	go build -C interop -o ../bin/stack ./cmd/stack
+	@exec bin/stack $(ARGS)
 
 .PHONY: test-engine
 test-engine: build dynamo engine ## real vLLM engines behind Remora (RUN=pattern)
@@ -96,14 +95,13 @@ dynamo: ## install the stock Dynamo into DYNAMO_VENV (once, about a minute)
 	@interop/scripts/install-dynamo.sh '$(DYNAMO_VENV)'
 
 .PHONY: engine
-engine: ## install a real vLLM for CPU into VLLM_VENV and write its tiny model (once, minutes)
+engine: ## install a real vLLM for CPU into VLLM_VENV (once, minutes)
 	@interop/scripts/install-vllm.sh '$(VLLM_VENV)'
-	@interop/scripts/write-model.sh '$(VLLM_VENV)' '$(MODEL_DIR)'
 
 .PHONY: clean
 clean: ## remove what was built; the installed Dynamo and vLLM stay
 	rm -rf bin
 
 .PHONY: distclean
-distclean: clean ## also remove the installed Dynamo, vLLM and the model
+distclean: clean ## also remove the installed Dynamo and vLLM
 	rm -rf .cache

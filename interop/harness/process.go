@@ -74,7 +74,7 @@ var (
 
 // baseEnv is what every program gets: nothing of the caller's DYN_* or VLLM_* leaks in, and home is the test's own.
 func baseEnv(home string) []string {
-	env := []string{"HOME=" + home, "NO_COLOR=1", "HF_HUB_OFFLINE=1", "PYTHONUNBUFFERED=1"}
+	env := []string{"HOME=" + home, "NO_COLOR=1", "DYN_SDK_DISABLE_ANSI_LOGGING=1", "HF_HUB_OFFLINE=1", "PYTHONUNBUFFERED=1"}
 	for _, name := range []string{"PATH", "LANG", "TMPDIR"} {
 		if value, ok := os.LookupEnv(name); ok {
 			env = append(env, name+"="+value)

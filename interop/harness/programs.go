@@ -93,7 +93,8 @@ func (c *Cluster) Frontend(t T, args ...string) *Frontend {
 		dynamoPython(t), "-m", "dynamo.frontend", "--http-host", "127.0.0.1", "--http-port", strconv.Itoa(port),
 		"--router-mode", "round-robin",
 	}, args...)
-	f := &Frontend{Start(t, "frontend", c.env, AtOnce, argv...), NewClient(port)}
+	env := append([]string{"DYN_LOG=info,dynamo_llm::http::service::service_v2=warn"}, c.env...) // no line for each poll
+	f := &Frontend{Start(t, "frontend", env, AtOnce, argv...), NewClient(port)}
 	Poll(t, "the frontend", startTimeout, func() error {
 		if _, err := f.Get(t.Context(), "/health"); err != nil {
 			return f.because(err)
