@@ -1,0 +1,111 @@
+package requestplane
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"syscall"
+	"time"
+
+	"remora/internal/dynamo/protocol"
+)
+
+// Dialer opens response streams. It must not be copied after its first use. Zero values mean the defaults.
+type Dialer struct {
+	Timeout    time.Duration // of one attempt, handshake included; default 5 s
+	Attempts   int           // how often a refused connection is tried; default 3
+	RetryDelay time.Duration // before the second attempt, doubled for each further one; default 50 ms
+	Linger     time.Duration // how long an ended stream waits for its consumer to close; default 10 s
+
+	// DialContext opens the connection; nil: plain TCP without a proxy, with keep-alive, so that a dead host is noticed in about
+	// half a minute.
+	DialContext func(ctx context.Context, network, address string) (net.Conn, error)
+
+	buffers sync.Pool // *[]byte for encoding
+}
+
+const (
+	defaultDialTimeout  = 5 * time.Second
+	defaultDialAttempts = 3
+	defaultRetryDelay   = 50 * time.Millisecond
+	defaultLinger       = 10 * time.Second
+)
+
+// Dial connects to where info awaits the response and sends the handshake. It tries again, briefly, where the connection is
+// refused. on gets every Event of the consumer, see ResponseStream; it may be called before Dial returns.
+func (d *Dialer) Dial(ctx context.Context, info ConnectionInfo, codec protocol.Codec, on func(Event)) (*ResponseStream, error) {
+	addr, err := parseAddress(info.Address)
+	if err != nil {
+		return nil, fmt.Errorf("dial response stream: %w", err)
+	}
+	conn, err := d.connect(ctx, addr.String(), &info)
+	if err != nil {
+		return nil, fmt.Errorf("dial response stream %s: %w", addr, err)
+	}
+	s := &ResponseStream{
+		conn:    conn,
+		codec:   codec,
+		on:      on,
+		linger:  orDefault(d.Linger, defaultLinger),
+		buffers: &d.buffers,
+		done:    make(chan struct{}),
+	}
+	go s.read()
+	return s, nil
+}
+
+func (d *Dialer) connect(ctx context.Context, address string, info *ConnectionInfo) (net.Conn, error) {
+	delay := orDefault(d.RetryDelay, defaultRetryDelay)
+	for attempt := 1; ; attempt++ {
+		conn, err := d.attempt(ctx, address, info)
+		if err == nil {
+			return conn, nil
+		}
+		if !errors.Is(err, syscall.ECONNREFUSED) || attempt >= orDefault(d.Attempts, defaultDialAttempts) {
+			return nil, err
+		}
+		timer := time.NewTimer(delay)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return nil, fmt.Errorf("%w after %w", context.Cause(ctx), err)
+		}
+		delay *= 2
+	}
+}
+
+func (d *Dialer) attempt(ctx context.Context, address string, info *ConnectionInfo) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, orDefault(d.Timeout, defaultDialTimeout))
+	defer cancel()
+	dial := d.DialContext
+	if dial == nil {
+		plain := net.Dialer{KeepAliveConfig: net.KeepAliveConfig{
+			Enable: true, Idle: 15 * time.Second, Interval: 5 * time.Second, Count: 4,
+		}}
+		dial = plain.DialContext
+	}
+	conn, err := dial(ctx, "tcp", address)
+	if err != nil {
+		return nil, err
+	}
+	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
+	_, err = conn.Write(appendTwoPart(nil, appendHandshake(nil, info), nil))
+	if !stop() && err == nil { // the deadline has been set, or is about to be
+		err = context.Cause(ctx)
+	}
+	if err != nil {
+		_ = conn.Close()
+		return nil, fmt.Errorf("handshake: %w", err)
+	}
+	return conn, nil
+}
+
+func orDefault[T int | time.Duration](v, fallback T) T {
+	if v <= 0 {
+		return fallback
+	}
+	return v
+}

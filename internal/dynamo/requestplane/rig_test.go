@@ -1,0 +1,139 @@
+package requestplane
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"sync"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"remora/internal/dynamo/protocol"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// handlerFunc is a Handler made of functions; a nil admit accepts.
+type handlerFunc struct {
+	admit func(*Request) error
+	serve func(context.Context, *Request)
+}
+
+func (h handlerFunc) Admit(r *Request) error {
+	if h.admit == nil {
+		return nil
+	}
+	return h.admit(r)
+}
+
+func (h handlerFunc) Serve(ctx context.Context, r *Request) { h.serve(ctx, r) }
+
+func listen(t testing.TB) net.Listener {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+// startServer runs a Server with one endpoint "w/generate" and returns its target.
+func startServer(t testing.TB, cfg ServerConfig, h Handler) (s *Server, target string) {
+	t.Helper()
+	s = NewServer(cfg)
+	s.Handle("w/generate", h)
+	l := listen(t)
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if err := s.Serve(l); err != nil {
+			t.Errorf("server: %v", err)
+		}
+	})
+	t.Cleanup(func() {
+		s.Close()
+		wg.Wait()
+	})
+	return s, l.Addr().String() + "/w/generate"
+}
+
+func startResponses(t testing.TB, cfg ResponseServerConfig) *ResponseServer {
+	t.Helper()
+	s := NewResponseServer(listen(t), cfg)
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if err := s.Serve(); err != nil {
+			t.Errorf("response server: %v", err)
+		}
+	})
+	t.Cleanup(func() {
+		s.Close()
+		wg.Wait()
+	})
+	return s
+}
+
+// events collects what a stream reports; leaving is closed by the last event.
+type events struct {
+	mu      sync.Mutex
+	got     []Event // guarded by mu
+	leaving chan struct{}
+	stopped chan struct{} // gets one element for each stop
+}
+
+func newEvents() *events {
+	return &events{leaving: make(chan struct{}), stopped: make(chan struct{}, 16)}
+}
+
+func (e *events) on(ev Event) {
+	e.mu.Lock()
+	e.got = append(e.got, ev)
+	e.mu.Unlock()
+	if ev.Leaving() {
+		close(e.leaving) // a second one would panic, and so fail the test
+	} else {
+		e.stopped <- struct{}{}
+	}
+}
+
+func (e *events) kinds() (kinds []EventKind) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, ev := range e.got {
+		kinds = append(kinds, ev.Kind)
+	}
+	return kinds
+}
+
+func wait(t testing.TB, what string, c <-chan struct{}) {
+	t.Helper()
+	select {
+	case <-c:
+	case <-t.Context().Done():
+		t.Fatalf("waiting for %s: %v", what, context.Cause(t.Context()))
+	}
+}
+
+// readAll reads a response to its end.
+func readAll(ctx context.Context, in *Incoming) (items []protocol.Item, err error) {
+	for {
+		item, err := in.Next(ctx)
+		if errors.Is(err, io.EOF) {
+			return items, nil
+		}
+		if err != nil {
+			return items, err
+		}
+		items = append(items, item)
+	}
+}
+
+func tokens(ids ...uint32) protocol.Item {
+	index := uint32(0)
+	return protocol.Item{Data: &protocol.EngineOutput{TokenIDs: ids, Index: &index}}
+}
+
+func generateControl(id string, codec protocol.Codec, info ConnectionInfo) *Control {
+	return &Control{ID: id, RequestType: "single_in", ResponseType: "many_out", Codec: codec, Connection: info}
+}

@@ -1,0 +1,200 @@
+package requestplane
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"sync"
+	"time"
+
+	"remora/internal/dynamo/protocol"
+)
+
+// Request is one request as it came off the wire.
+type Request struct {
+	Path       string
+	Headers    Headers
+	Control    Control
+	Body       []byte // in Control.Codec, not yet looked at; the request owns it
+	ReceivedAt time.Time
+
+	// Malformed is set where the frame was sound but its headers were not, and the consumer can be dialled: the request must be
+	// answered by this error in the prologue, because an accepted request without an answer hangs for ever.
+	Malformed *protocol.Error
+
+	// Unacked is set where the acceptance could not be written. The frontend takes the request for refused and may send it
+	// elsewhere, so it must not run here as well.
+	Unacked bool
+}
+
+// Handler serves one endpoint.
+type Handler interface {
+	// Admit decides before the acknowledgement, quickly and without blocking: nil accepts, a *Refusal gives its text, another
+	// error the text of an unavailable worker. It runs on the connection's goroutine, for malformed requests too.
+	Admit(req *Request) error
+	// Serve runs a request that Admit accepted, exactly once, on a goroutine of its own, after the acknowledgement has been
+	// written. ctx ends when the server is closed, not with the request's connection.
+	Serve(ctx context.Context, req *Request)
+}
+
+// ServerConfig configures a Server. Zero values mean the defaults.
+type ServerConfig struct {
+	Logger         *slog.Logger  // nil: none
+	MaxMessage     int           // whole frame in bytes; default DefaultMaxMessage
+	MaxConnections int           // beyond it new connections are closed; default 16384
+	FrameTimeout   time.Duration // from a frame's first byte to its last; default one minute. Between frames there is no limit
+}
+
+// Server accepts request frames and acknowledges them in order.
+type Server struct {
+	cfg    ServerConfig // set once
+	ctx    context.Context
+	cancel context.CancelFunc
+
+	conns    sync.WaitGroup // connection goroutines
+	requests sync.WaitGroup // Serve goroutines
+
+	mu        sync.RWMutex
+	handlers  map[string]Handler        // guarded by mu
+	listeners map[net.Listener]struct{} // guarded by mu
+	open      map[net.Conn]struct{}     // guarded by mu
+	closed    bool                      // guarded by mu
+}
+
+// NewServer returns a server without endpoints.
+func NewServer(cfg ServerConfig) *Server {
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	if cfg.MaxMessage <= 0 {
+		cfg.MaxMessage = DefaultMaxMessage
+	}
+	if cfg.MaxConnections <= 0 {
+		cfg.MaxConnections = 16384
+	}
+	if cfg.FrameTimeout <= 0 {
+		cfg.FrameTimeout = time.Minute
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	return &Server{
+		cfg: cfg, ctx: ctx, cancel: cancel,
+		handlers:  map[string]Handler{},
+		listeners: map[net.Listener]struct{}{},
+		open:      map[net.Conn]struct{}{},
+	}
+}
+
+// Handle sets the handler of an endpoint path.
+func (s *Server) Handle(path string, h Handler) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.handlers[path] = h
+}
+
+// Remove makes an endpoint path unknown. Its running requests go on.
+func (s *Server) Remove(path string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.handlers, path)
+}
+
+func (s *Server) handler(path string) Handler {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.handlers[path]
+}
+
+// Serve accepts connections until Close, and closes l. It returns nil after Close, else the error of the listener.
+func (s *Server) Serve(l net.Listener) error {
+	defer l.Close() //nolint:errcheck // nothing can be lost with a listener
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		return nil
+	}
+	s.listeners[l] = struct{}{}
+	s.mu.Unlock()
+	defer func() {
+		s.mu.Lock()
+		delete(s.listeners, l)
+		s.mu.Unlock()
+	}()
+	for {
+		conn, err := acceptPatiently(s.ctx, l, s.cfg.Logger)
+		switch {
+		case s.ctx.Err() != nil:
+			if err == nil {
+				_ = conn.Close()
+			}
+			return nil
+		case err != nil:
+			return err
+		}
+		s.start(conn)
+	}
+}
+
+// start runs conn on a goroutine of its own, unless there are too many or the server is closed.
+func (s *Server) start(conn net.Conn) {
+	s.mu.Lock()
+	refuse := s.closed || len(s.open) >= s.cfg.MaxConnections
+	if !refuse {
+		s.open[conn] = struct{}{}
+		s.conns.Add(1)
+	}
+	s.mu.Unlock()
+	if refuse {
+		s.cfg.Logger.Warn("request connection refused: too many", "peer", conn.RemoteAddr())
+		_ = conn.Close()
+		return
+	}
+	go func() {
+		defer s.conns.Done()
+		defer func() {
+			s.mu.Lock()
+			delete(s.open, conn)
+			s.mu.Unlock()
+			_ = conn.Close()
+		}()
+		(&serverConn{server: s, conn: conn}).run()
+	}()
+}
+
+// Close stops accepting, closes every connection, cancels the requests that still run and waits until all of them have
+// returned. Whoever wants them to finish waits for them before.
+func (s *Server) Close() {
+	s.cancel() // first, so that Serve knows why its listener fails
+	s.mu.Lock()
+	s.closed = true
+	for l := range s.listeners {
+		_ = l.Close()
+	}
+	for c := range s.open {
+		_ = c.Close()
+	}
+	s.mu.Unlock()
+	s.conns.Wait() // they start requests, so they end first
+	s.requests.Wait()
+}
+
+// acceptPatiently sits out the errors that pass, such as having no descriptor left.
+func acceptPatiently(ctx context.Context, l net.Listener, log *slog.Logger) (net.Conn, error) {
+	delay := 5 * time.Millisecond
+	for {
+		conn, err := l.Accept()
+		if err == nil || errors.Is(err, net.ErrClosed) || ctx.Err() != nil {
+			return conn, err
+		}
+		var temporary interface{ Temporary() bool } // deprecated for general use, but exactly right for accept
+		if !errors.As(err, &temporary) || !temporary.Temporary() {
+			return nil, err
+		}
+		log.Warn("accept failed, trying again", "error", err, "delay", delay)
+		select {
+		case <-time.After(delay):
+		case <-ctx.Done():
+		}
+		delay = min(2*delay, time.Second)
+	}
+}

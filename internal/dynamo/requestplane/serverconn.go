@@ -1,0 +1,152 @@
+package requestplane
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"time"
+
+	"remora/internal/dynamo/protocol"
+)
+
+// serverConn is one request connection. Everything belongs to its goroutine. Acknowledgements are collected while frames come
+// out of the buffer and leave in one write before the connection is read again: that keeps them in order and needs neither a
+// second goroutine nor a bound of its own.
+type serverConn struct {
+	server   *Server
+	conn     net.Conn
+	acks     []byte
+	accepted []acceptedRequest // their acknowledgements are in acks
+	writeErr error             // first failure of a write; nothing is written after it
+	inFrame  bool              // a frame has begun
+	timed    bool              // and its deadline is running
+}
+
+type acceptedRequest struct {
+	req     *Request
+	handler Handler
+}
+
+func (c *serverConn) run() {
+	in := bufio.NewReaderSize(readerFunc(c.read), 16<<10)
+	for c.writeErr == nil {
+		if _, err := in.Peek(1); err != nil {
+			c.ended(err)
+			return
+		}
+		c.inFrame = true
+		f, err := readFrame(in, c.server.cfg.MaxMessage)
+		if err != nil {
+			c.ended(err)
+			return
+		}
+		c.inFrame = false
+		if c.timed {
+			c.timed = false
+			_ = c.conn.SetReadDeadline(time.Time{})
+		}
+		c.take(f)
+	}
+	c.flush()
+}
+
+// read is where the connection is read, after everything that is due has been written.
+func (c *serverConn) read(p []byte) (int, error) {
+	if c.flush(); c.writeErr != nil {
+		return 0, c.writeErr
+	}
+	if c.inFrame && !c.timed {
+		c.timed = true
+		_ = c.conn.SetReadDeadline(time.Now().Add(c.server.cfg.FrameTimeout))
+	}
+	return c.conn.Read(p)
+}
+
+func (c *serverConn) ended(err error) {
+	c.flush()
+	log := c.server.cfg.Logger.With("peer", c.conn.RemoteAddr())
+	switch {
+	case c.server.ctx.Err() != nil, errors.Is(err, io.EOF):
+		log.Debug("request connection closed")
+	case errors.Is(err, ErrFraming), c.inFrame:
+		log.Warn("request connection closed: broken frame", "error", err)
+	default:
+		log.Debug("request connection lost", "error", err)
+	}
+}
+
+// take acknowledges one frame. Its place in the stream is known to be good, so nothing in it may hurt the next one.
+func (c *serverConn) take(f frame) {
+	req := &Request{Path: string(f.path), ReceivedAt: time.Now()}
+	handler := c.server.handler(req.Path)
+	if handler == nil {
+		c.refuse(req, fmt.Errorf("unknown endpoint %s", strings.ToValidUTF8(req.Path, "?")))
+		return
+	}
+	header, body, err := splitTwoPart(f.payload)
+	if err != nil {
+		c.refuse(req, err)
+		return
+	}
+	control, malformed, refusal := parseControl(header)
+	if refusal != nil {
+		c.refuse(req, refusal)
+		return
+	}
+	req.Control, req.Body = control, body
+	if malformed != nil {
+		malformed = fmt.Errorf("control header: %w", malformed)
+	}
+	if len(f.headers) > 0 {
+		if req.Headers, err = parseHeaders(f.headers); err != nil && malformed == nil {
+			malformed = fmt.Errorf("frame headers: %w", err)
+		}
+	}
+	if malformed != nil {
+		req.Malformed = &protocol.Error{
+			Kind:    protocol.ErrorInvalidArgument,
+			Message: malformed.Error(),
+			Public:  "The request could not be read by the worker",
+		}
+	}
+	if err := handler.Admit(req); err != nil {
+		c.refuse(req, err)
+		return
+	}
+	c.acks = appendAck(c.acks, "")
+	c.accepted = append(c.accepted, acceptedRequest{req, handler})
+}
+
+func (c *serverConn) refuse(req *Request, why error) {
+	var refusal *Refusal
+	if !errors.As(why, &refusal) {
+		refusal = Unavailable(why.Error())
+	}
+	c.acks = appendAck(c.acks, refusal.Error())
+	c.server.cfg.Logger.Debug("request refused", "peer", c.conn.RemoteAddr(), "id", req.Control.ID, "ack", refusal)
+}
+
+// flush writes the acknowledgements and starts the requests that they accept.
+func (c *serverConn) flush() {
+	if len(c.acks) == 0 {
+		return
+	}
+	if c.writeErr == nil {
+		if _, err := c.conn.Write(c.acks); err != nil {
+			c.writeErr = fmt.Errorf("acknowledgement: %w", err)
+		}
+	}
+	for _, a := range c.accepted {
+		a.req.Unacked = c.writeErr != nil
+		c.server.requests.Go(func() { a.handler.Serve(c.server.ctx, a.req) })
+	}
+	clear(c.accepted)
+	c.acks, c.accepted = c.acks[:0], c.accepted[:0]
+}
+
+type readerFunc func(p []byte) (int, error)
+
+func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
