@@ -57,9 +57,15 @@ func describe(out *strings.Builder, head, help, env, def string, value Value) {
 	case len(value.words) > 0 && !value.isSwitch:
 		facts = append(facts, "[possible values: "+join(value.texts())+"]")
 	}
-	if len(facts) > 0 {
-		out.WriteString("          " + strings.Join(facts, " ") + "\n")
+	if len(facts) == 0 {
+		return
 	}
+	const margin = "          "
+	line := strings.Join(facts, " ")
+	if len(margin)+utf8.RuneCountInString(line) > width {
+		line = strings.Join(facts, "\n"+margin)
+	}
+	out.WriteString(margin + line + "\n")
 }
 
 // wrap breaks a text into lines of at most width columns, each behind indent blanks. Words longer than a line stay whole.

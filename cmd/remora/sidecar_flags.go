@@ -1,0 +1,146 @@
+package main
+
+import (
+	"math"
+	"net/netip"
+	"time"
+
+	"remora/cmd/remora/internal/flags"
+	"remora/internal/dynamo/protocol"
+	"remora/internal/vllm"
+)
+
+// sidecarFlags is what the command line and the environment say, before resolve judges it as a whole. Times in whole
+// seconds stay numbers here: those too long for the clock are refused later, as the Rust sidecar does.
+type sidecarFlags struct {
+	discovery, requestPlane, responsePlane, eventPlane string
+	namespace, component, endpoint, endpointTypes      string
+	chatTemplate, toolCallParser, reasoningParser      string
+	excludeTools                                       bool
+	role                                               protocol.Role
+	routeToEncoder, enableRL                           bool
+
+	grpcEndpoint              vllm.Endpoint
+	grpcConnections           int
+	attemptSecs, retrySecs    uint64
+	startupSecs               uint64
+	rlWorldSize               uint32
+	drainDeadline             time.Duration
+	handoffCheck              handoffCheck
+	namespaceSuffix, fileRoot string
+
+	rpcHost                             netip.Addr
+	rpcPort                             uint16
+	codec                               protocol.Codec
+	maxMessageSize, workerPool, queue   int
+	engineLimit, engineQueue            int
+	systemPort                          int // -1: off
+	systemHost, healthPath, livePath    string
+	startReady, selfHost                bool
+	grace, total, prefillDrain, runtime time.Duration
+
+	lora, healthCheck, tlsInsecure    bool
+	healthPayload                     string
+	tlsCert, tlsKey, tlsCA, tlsServer string
+
+	log logSettings
+}
+
+// table binds the flags to s. Names, defaults and meanings of the first group are those of the Rust sidecar 1.6.1.
+func (s *sidecarFlags) table() *flags.Set {
+	return &flags.Set{
+		Command: "remora sidecar",
+		Summary: "Make a vLLM engine a Dynamo worker: connect to its native gRPC services, register its model, and serve the " +
+			"requests of Dynamo's frontends with it.",
+		Groups: []flags.Group{
+			{Title: "Options", Flags: s.rustFlags()},
+			{Title: "Remora's own options", Note: "The Rust sidecar does not have these.", Flags: s.ownFlags()},
+			{Title: "Environment without a flag", Note: "Set but empty counts as not set.", Variables: s.runtimeVariables()},
+			{Title: "Logging", Variables: s.log.variables()},
+			{Title: "Not supported yet", Note: "These are known so that a setting is never lost in silence: the start is refused where one " +
+				"would change what the worker does.", Variables: s.unsupportedVariables()},
+		},
+	}
+}
+
+func (s *sidecarFlags) rustFlags() []flags.Flag {
+	words := func(dst *string, all ...string) flags.Value { return flags.OneOf(dst, wordChoices(all)...) }
+	eventWords := append(wordChoices([]string{"nats", "zmq"}), flags.Choice[string]{Hidden: true}) // the empty word is taken, as by the Rust sidecar
+	return []flags.Flag{
+		{Name: "discovery-backend", Env: "DYN_DISCOVERY_BACKEND", Value: words(&s.discovery, "kubernetes", "etcd", "file", "mem"),
+			Help: "Where workers and frontends find each other. Without it Dynamo uses etcd, which Remora does not support yet: set file, and DYN_FILE_KV to a folder shared with the frontend. mem serves tests within one process."},
+		{Name: "request-plane", Env: "DYN_REQUEST_PLANE", Value: words(&s.requestPlane, "tcp", "nats"),
+			Help: "How requests reach the worker. tcp if not set; nats is not supported yet."},
+		{Name: "response-plane", Env: "DYN_RESPONSE_PLANE", Value: words(&s.responsePlane, "tcp", "quic"),
+			Help: "How answers return; the frontend must use the same. tcp if not set; quic is not supported yet."},
+		{Name: "event-plane", Env: "DYN_EVENT_PLANE", Value: flags.OneOf(&s.eventPlane, eventWords...),
+			Help: "How KV events reach the routers. zmq if not set; nats is not supported yet."},
+		{Name: "namespace", Env: "DYN_NAMESPACE", Default: "dynamo", Value: flags.Text(&s.namespace),
+			Help: "The namespace to register in. DYN_NAMESPACE_WORKER_SUFFIX is appended to it."},
+		{Name: "component", Env: "DYN_COMPONENT", Default: "backend", Value: flags.Text(&s.component),
+			Help: "The component within the namespace, for aggregated workers. A prefill worker is always in prefill, a decode worker in backend."},
+		{Name: "endpoint", Env: "DYN_ENDPOINT", Default: "generate", Value: flags.Text(&s.endpoint),
+			Help: "The name of the endpoint that serves requests."},
+		{Name: "endpoint-types", Env: "DYN_ENDPOINT_TYPES", Default: "chat,completions", Value: flags.Text(&s.endpointTypes),
+			Help: "What the frontend offers for the model: chat, completions, or both separated by a comma. A chat model needs a chat template."},
+		{Name: "custom-jinja-template", Env: "DYN_CUSTOM_JINJA_TEMPLATE", Value: flags.Text(&s.chatTemplate),
+			Help: "Path of a chat template to use instead of the model's own."},
+		{Name: "dyn-tool-call-parser", Env: "DYN_TOOL_CALL_PARSER", Value: flags.Text(&s.toolCallParser),
+			Help: "Name of the frontend's tool-call parser for this model."},
+		{Name: "dyn-reasoning-parser", Env: "DYN_REASONING_PARSER", Value: flags.Text(&s.reasoningParser),
+			Help: "Name of the frontend's reasoning parser for this model."},
+		{Name: "exclude-tools-when-tool-choice-none", Env: "DYN_EXCLUDE_TOOLS_WHEN_TOOL_CHOICE_NONE", Default: "true", Value: flags.Bool(&s.excludeTools),
+			Help: "Whether the chat template is kept from seeing the tools when tool_choice is none."},
+		{Name: "disaggregation-mode", Env: "DYN_DISAGGREGATION_MODE", Default: "agg", Help: "The worker's role.", Value: flags.OneOf(&s.role,
+			flags.Choice[protocol.Role]{Word: "agg", Value: protocol.Aggregated, Help: "prefill and decode in one engine"},
+			flags.Choice[protocol.Role]{Word: "aggregated", Value: protocol.Aggregated, Hidden: true},
+			flags.Choice[protocol.Role]{Word: "prefill", Value: protocol.Prefill, Help: "prefill only; a decode worker fetches the KV cache"},
+			flags.Choice[protocol.Role]{Word: "decode", Value: protocol.Decode, Help: "decode, from a KV cache that a prefill worker made"},
+			flags.Choice[protocol.Role]{Word: "encode", Value: protocol.Encode, Help: "multimodal encoder; not supported yet"})},
+		{Name: "route-to-encoder", Env: "DYN_ROUTE_TO_ENCODER", Value: flags.Switch(&s.routeToEncoder),
+			Help: "Declare that the worker needs an encode worker. Not supported yet."},
+		{Name: "enable-rl", Env: "DYN_ENABLE_RL", Value: flags.Switch(&s.enableRL),
+			Help: "Publish the engine's control routes for reinforcement learning. Not supported yet."},
+		{Name: "grpc-endpoint", Env: "DYN_SIDECAR_GRPC_ENDPOINT", Required: true, Value: flags.Func(func(text string) (err error) {
+			s.grpcEndpoint, err = vllm.ParseEndpoint(text)
+			return err //nolint:wrapcheck // the engine of flags names the flag
+		}), Help: "Where the engine's gRPC server listens: host:port, http://host:port or grpc://host:port, in clear."},
+		{Name: "grpc-connections", Env: "DYN_SIDECAR_GRPC_CONNECTIONS", Default: "8", Value: flags.Number(&s.grpcConnections, 1, maxConnections),
+			Help: "How many connections to the engine to keep."},
+		{Name: "grpc-connect-attempt-timeout-secs", Env: "DYN_SIDECAR_GRPC_CONNECT_ATTEMPT_TIMEOUT_SECS", Default: "30", Value: flags.Number(&s.attemptSecs, 1, math.MaxUint64),
+			Help: "How long one attempt to connect may take, in seconds."},
+		{Name: "grpc-retry-interval-secs", Env: "DYN_SIDECAR_GRPC_RETRY_INTERVAL_SECS", Default: "1", Value: flags.Number(&s.retrySecs, 1, math.MaxUint64),
+			Help: "The pause between attempts to connect, in seconds."},
+		{Name: "grpc-startup-deadline-secs", Env: "DYN_SIDECAR_GRPC_STARTUP_DEADLINE_SECS", Default: "1800", Value: flags.Number(&s.startupSecs, 1, math.MaxUint64),
+			Help: "How long each phase of the start may take, in seconds."},
+		{Name: "vllm-http-endpoint", Env: "VLLM_HTTP_ENDPOINT", Value: flags.Func(func(text string) error {
+			_, err := vllm.ParseHTTPEndpoint(text)
+			return err //nolint:wrapcheck // as above
+		}), Help: "Base URL of the engine's HTTP server. It is only published together with --enable-rl, so for now it is checked and has no effect."},
+		{Name: "vllm-rl-world-size", Env: "DYN_VLLM_RL_WORLD_SIZE", Value: flags.Number(&s.rlWorldSize, 1, math.MaxUint32),
+			Help: "How many processes take part in reinforcement learning. Not supported yet."},
+	}
+}
+
+// maxConnections bounds what a slip of the keyboard can cost; HTTP/2 carries many requests on each.
+const maxConnections = 1024
+
+func (s *sidecarFlags) ownFlags() []flags.Flag {
+	return []flags.Flag{
+		{Name: "drain-deadline", Env: "REMORA_DRAIN_DEADLINE", Default: "30", Value: seconds(&s.drainDeadline, time.Millisecond),
+			Help: "How long a decode request goes on after its client left, so that the engine can take over the prefill worker's KV cache and release it, in seconds from the cancel."},
+		{Name: "handoff-check", Env: "REMORA_HANDOFF_CHECK", Default: "strict", Help: "How closely hand-off parameters are looked at before a decode request reaches the engine.", Value: flags.OneOf(&s.handoffCheck,
+			flags.Choice[handoffCheck]{Word: "strict", Value: checkStrict, Help: "keys and kinds, and as many blocks as the prompt needs"},
+			flags.Choice[handoffCheck]{Word: "shape", Value: checkShape, Help: "keys and kinds only"},
+			flags.Choice[handoffCheck]{Word: "off", Value: checkOff, Help: "not at all"})},
+	}
+}
+
+// wordChoices are words that mean themselves.
+func wordChoices(words []string) []flags.Choice[string] {
+	choices := make([]flags.Choice[string], len(words))
+	for i, w := range words {
+		choices[i] = flags.Choice[string]{Word: w, Value: w}
+	}
+	return choices
+}

@@ -1,0 +1,193 @@
+package main
+
+import (
+	"fmt"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"remora/cmd/remora/internal/flags"
+	"remora/internal/dynamo/discovery"
+	"remora/internal/dynamo/protocol"
+)
+
+// parseSidecar reads and judges all that a sidecar is told.
+func parseSidecar(args []string, lookup func(string) (string, bool)) (sidecarConfig, error) {
+	var read sidecarFlags
+	from, err := read.table().Parse(args, lookup)
+	if err != nil {
+		return sidecarConfig{}, err //nolint:wrapcheck // conclude tells the kinds apart
+	}
+	if err = read.refuse(from); err != nil {
+		return sidecarConfig{}, err
+	}
+	config, err := read.resolve(from, lookup)
+	if err != nil {
+		return sidecarConfig{}, err
+	}
+	return config, nil
+}
+
+// refuse names the first setting that asks for what Remora does not have yet, and what to set instead.
+func (s *sidecarFlags) refuse(from flags.Sources) error {
+	for _, c := range []struct {
+		when bool
+		say  refusal
+	}{
+		{s.discovery == "", "no discovery backend is set and the default, etcd, is not supported yet: set --discovery-backend file, and DYN_FILE_KV to a folder shared with the frontend"},
+		{s.discovery == "etcd" || s.discovery == "kubernetes", refusal("--discovery-backend " + s.discovery + " is not supported yet: set --discovery-backend file, and DYN_FILE_KV to a folder shared with the frontend")},
+		{s.requestPlane == "nats", "--request-plane nats is not supported yet: set --request-plane tcp, on the frontend too"},
+		{s.responsePlane == "quic", "--response-plane quic is not supported yet: set --response-plane tcp, on the frontend too"},
+		{s.eventPlane == "nats", "--event-plane nats is not supported yet: set --event-plane zmq, on the frontend too"},
+		{s.role == protocol.Encode, "--disaggregation-mode encode is not supported yet: set agg, prefill or decode"},
+		{s.routeToEncoder, "--route-to-encoder is not supported yet: leave it out, or set DYN_ROUTE_TO_ENCODER=false"},
+		{s.enableRL, "--enable-rl is not supported yet: leave it out, or set DYN_ENABLE_RL=false"},
+		{from["vllm-rl-world-size"] != 0, "--vllm-rl-world-size is not supported yet: leave it out and unset DYN_VLLM_RL_WORLD_SIZE"},
+		{s.lora, "LoRA adapters are not supported yet: unset DYN_LORA_ENABLED or set it to false"},
+		{s.tls() != "", refusal("TLS on the request plane is not supported yet: unset " + s.tls())},
+	} {
+		if c.when {
+			return c.say
+		}
+	}
+	return nil
+}
+
+// tls names the first TLS variable that is set, or is empty.
+func (s *sidecarFlags) tls() string {
+	switch {
+	case s.tlsCert != "":
+		return "DYN_TCP_TLS_CERT_PATH"
+	case s.tlsKey != "":
+		return "DYN_TCP_TLS_KEY_PATH"
+	case s.tlsCA != "":
+		return "DYN_TCP_TLS_CA_CERT_PATH"
+	case s.tlsServer != "":
+		return "DYN_TCP_TLS_SERVER_NAME"
+	case s.tlsInsecure:
+		return "DYN_TCP_TLS_INSECURE"
+	default:
+		return ""
+	}
+}
+
+// resolve makes the configuration out of settings that are all supported.
+func (s *sidecarFlags) resolve(from flags.Sources, lookup func(string) (string, bool)) (sidecarConfig, error) {
+	address := discovery.Address{Namespace: s.suffixedNamespace(), Component: s.roleComponent(), Endpoint: s.endpoint}
+	if err := address.Validate(); err != nil {
+		return sidecarConfig{}, fmt.Errorf("set --namespace, --component and --endpoint to plain names: %w", err)
+	}
+	card := cardConfig{ChatTemplate: s.chatTemplate, ToolCallParser: s.toolCallParser, ReasoningParser: s.reasoningParser, ExcludeToolsWhenChoiceNone: s.excludeTools}
+	engine := engineConfig{Endpoint: s.grpcEndpoint, Connections: s.grpcConnections}
+	for _, step := range []error{
+		card.setTypes(s.endpointTypes),
+		wholeSeconds(&engine.AttemptTimeout, "--grpc-connect-attempt-timeout-secs", s.attemptSecs),
+		wholeSeconds(&engine.RetryInterval, "--grpc-retry-interval-secs", s.retrySecs),
+		wholeSeconds(&engine.StartupDeadline, "--grpc-startup-deadline-secs", s.startupSecs),
+		s.checkPaths(),
+	} {
+		if step != nil {
+			return sidecarConfig{}, step
+		}
+	}
+	return sidecarConfig{
+		Role: s.role, Address: address, Device: deviceType(lookup), Card: card, Engine: engine,
+		Discovery: s.discoveryConfig(lookup),
+		RequestPlane: requestPlaneConfig{
+			Host: s.rpcHost, Port: s.rpcPort, Codec: s.codec, MaxMessageSize: s.maxMessageSize,
+			WorkerPool: s.workerPool, WorkQueue: s.queue, EngineLimit: s.engineLimit, EngineQueue: s.engineQueue,
+		},
+		System: systemConfig{
+			Enabled: s.systemPort >= 0, Host: s.systemHost, Port: uint16(max(s.systemPort, 0)), //nolint:gosec // 16 bits with a sign
+			HealthPath: s.healthPath, LivePath: s.livePath, StartReady: s.startReady, SelfHostMetadata: s.selfHost && s.systemPort >= 0,
+		},
+		Shutdown: shutdownConfig{Grace: s.grace, Total: s.total, PrefillDrain: s.prefillDrain, Runtime: s.runtime},
+		Handoff:  handoffConfig{Check: s.handoffCheck, DrainDeadline: s.drainDeadline},
+		Log:      s.log.options(from),
+		Notices:  s.notices(),
+	}, nil
+}
+
+func (s *sidecarFlags) suffixedNamespace() string {
+	suffix := "-" + s.namespaceSuffix
+	if s.namespaceSuffix == "" || strings.HasSuffix(s.namespace, suffix) {
+		return s.namespace
+	}
+	return s.namespace + suffix
+}
+
+// roleComponent is the component's name. Only aggregated workers choose theirs: frontends pair the others by role.
+func (s *sidecarFlags) roleComponent() string {
+	switch s.role {
+	case protocol.Prefill:
+		return "prefill"
+	case protocol.Decode:
+		return "backend"
+	case protocol.Encode:
+		return "encode"
+	case protocol.Aggregated:
+	}
+	return s.component
+}
+
+// setTypes reads the endpoint types: words in any case, separated by commas, blank ones skipped.
+func (c *cardConfig) setTypes(text string) error {
+	for word := range strings.SplitSeq(text, ",") {
+		switch strings.ToLower(strings.TrimSpace(word)) {
+		case "":
+		case "chat":
+			c.Chat = true
+		case "completions":
+			c.Completions = true
+		default:
+			return refusal(fmt.Sprintf("--endpoint-types has %q, which is not supported: set chat, completions or both", strings.TrimSpace(word)))
+		}
+	}
+	if !c.Chat && !c.Completions {
+		return refusal("--endpoint-types is empty: set chat, completions or both")
+	}
+	return nil
+}
+
+// wholeSeconds turns a number of seconds into a duration, if it fits one.
+func wholeSeconds(dst *time.Duration, name string, n uint64) error {
+	if n > maxSeconds {
+		return refusal(fmt.Sprintf("%s %d is beyond the range of the clock: set at most %d", name, n, maxSeconds))
+	}
+	*dst = time.Duration(n) * time.Second //nolint:gosec // compared above
+	return nil
+}
+
+func (s *sidecarFlags) checkPaths() error {
+	if s.healthPath == s.livePath || s.healthPath == "/metrics" || s.livePath == "/metrics" {
+		return refusal("DYN_SYSTEM_HEALTH_PATH, DYN_SYSTEM_LIVE_PATH and /metrics must differ")
+	}
+	return nil
+}
+
+func (s *sidecarFlags) discoveryConfig(lookup func(string) (string, bool)) discoveryConfig {
+	if s.discovery == "mem" {
+		return discoveryConfig{Backend: discoverMemory}
+	}
+	root := s.fileRoot
+	if root == "" {
+		temp, _ := lookup("TMPDIR")
+		if temp == "" {
+			temp = "/tmp"
+		}
+		root = filepath.Join(temp, "dynamo_store_kv")
+	}
+	return discoveryConfig{Backend: discoverFile, FileRoot: root}
+}
+
+// notices are the settings that are taken without the effect they have elsewhere.
+func (s *sidecarFlags) notices() []string {
+	var notices []string
+	if s.healthCheck || s.healthPayload != "" {
+		notices = append(notices, "DYN_HEALTH_CHECK_ENABLED and DYN_HEALTH_CHECK_PAYLOAD: no canary requests are sent; /health follows the engine's own health service")
+	}
+	if s.selfHost && s.systemPort < 0 {
+		notices = append(notices, "DYN_SYSTEM_PORT is not set: the model card names local paths, so frontends on other hosts cannot read the model's files")
+	}
+	return notices
+}

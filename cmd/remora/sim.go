@@ -1,0 +1,83 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"math"
+
+	"remora/cmd/remora/internal/flags"
+	"remora/cmd/remora/internal/logging"
+	"remora/internal/sim"
+	"remora/internal/tinymodel"
+)
+
+// simConfig is all that a simulated engine is told.
+type simConfig struct {
+	Engine     sim.Config // Model is empty when the built-in model is to be written out
+	WriteModel string     // a folder to write the built-in model to, and be done; usually empty
+
+	Host                         string
+	GRPCPort, HTTPPort, SidePort uint16 // 0: any
+
+	Log logging.Options
+}
+
+// simulate is the command: it runs one simulated engine until it is told to stop.
+func simulate(stop, cut context.Context, sys system) error {
+	config, err := parseSim(sys.args, sys.lookup)
+	if err != nil {
+		return err
+	}
+	if config.WriteModel != "" {
+		if err = tinymodel.Write(config.WriteModel); err != nil {
+			return err //nolint:wrapcheck // it names its stage
+		}
+		fmt.Fprintln(sys.stdout, "wrote the built-in model to", config.WriteModel)
+		return nil
+	}
+	config.Engine.Log = logging.New(sys.stderr, config.Log)
+	return runSim(stop, cut, config, sys.stdout)
+}
+
+func parseSim(args []string, lookup func(string) (string, bool)) (simConfig, error) {
+	var config simConfig
+	var log logSettings
+	from, err := simTable(&config, &log).Parse(args, lookup)
+	if err != nil {
+		return simConfig{}, err //nolint:wrapcheck // conclude tells the kinds apart
+	}
+	config.Log = log.options(from)
+	return config, nil
+}
+
+func simHelp() *flags.Set { return simTable(new(simConfig), new(logSettings)) }
+
+func simTable(c *simConfig, log *logSettings) *flags.Set {
+	size := func(dst *int, least int) flags.Value { return flags.Number(dst, least, math.MaxInt32) }
+	e := &c.Engine
+	return &flags.Set{
+		Command: "remora sim",
+		Summary: "Run a CPU stand-in for a vLLM engine: the same gRPC services, a KV block pool with prefix cache, and the hand-off of " +
+			"KV caches between two of them. Its text is computed from the KV it really holds and means nothing.",
+		Groups: []flags.Group{
+			{Title: "Options", Flags: []flags.Flag{
+				{Name: "model-path", Value: flags.Text(&e.Model), Help: "A model folder to serve instead of the built-in model, which is written to a temporary folder. The tokens are those of the built-in model all the same."},
+				{Name: "model", Default: "remora-tiny", Value: flags.Text(&e.ServedName), Help: "The name that the model is served by."},
+				{Name: "write-model", Value: flags.Text(&c.WriteModel), Help: "Write the built-in model to this folder and end."},
+				{Name: "host", Default: "127.0.0.1", Value: flags.Text(&c.Host), Help: "Host or address to listen on."},
+				{Name: "grpc-port", Default: "50051", Value: port(&c.GRPCPort), Help: "Port of the gRPC services; 0 takes any."},
+				{Name: "http-port", Default: "0", Value: port(&c.HTTPPort), Help: "Port of /health and /metrics; 0 takes any."},
+				{Name: "side-channel-port", Default: "0", Value: port(&c.SidePort), Help: "Port at which other engines fetch KV caches; 0 takes any."},
+				{Name: "block-size", Default: "16", Value: size(&e.BlockSize, 1), Help: "Tokens of a KV block."},
+				{Name: "num-blocks", Default: "1024", Value: size(&e.Blocks, 2), Help: "KV blocks, of which one is never used."},
+				{Name: "max-model-len", Value: size(&e.MaxModelLen, 2), Help: "Tokens of a prompt and its answer together. Without it, what the model and the blocks allow."},
+				{Name: "max-num-seqs", Default: "64", Value: size(&e.MaxSeqs, 1), Help: "Requests that run at once."},
+				{Name: "step-time", Default: "10ms", Value: duration(&e.StepTime), Help: "How long a step takes: each gives every running request a token."},
+				{Name: "prefill-tokens-per-step", Value: size(&e.PrefillTokensPerStep, 1), Help: "Prompt tokens that a step takes in. Without it, all that a step has room for."},
+				{Name: "lease", Default: "30s", Value: duration(&e.Lease), Help: "How long a finished prefill's blocks are held for a decode engine."},
+				{Name: "seed", Default: "0", Value: flags.Number(&e.Seed, 0, math.MaxUint64), Help: "Stands for the weights: engines of a pair need the same."},
+			}},
+			{Title: "Logging", Variables: log.variables()},
+		},
+	}
+}

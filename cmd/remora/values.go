@@ -1,0 +1,99 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"net/netip"
+	"strconv"
+	"strings"
+	"time"
+
+	"remora/cmd/remora/internal/flags"
+)
+
+// maxSeconds is the longest time that a time.Duration holds, in whole seconds.
+const maxSeconds = uint64(math.MaxInt64 / int64(time.Second))
+
+// seconds takes a number of seconds, decimals allowed, above or equal to least.
+func seconds(dst *time.Duration, least time.Duration) flags.Value {
+	return flags.Func(func(text string) error {
+		d, err := parseSeconds(text)
+		if err == nil && d < least {
+			err = fmt.Errorf("it must be at least %v", least)
+		}
+		if err != nil {
+			return err
+		}
+		*dst = d
+		return nil
+	})
+}
+
+// grace takes a number of seconds; a negative one means none.
+func grace(dst *time.Duration) flags.Value {
+	return flags.Func(func(text string) error {
+		d, err := parseSeconds(text)
+		if err != nil {
+			return err
+		}
+		*dst = max(d, 0)
+		return nil
+	})
+}
+
+func parseSeconds(text string) (time.Duration, error) {
+	n, err := strconv.ParseFloat(text, 64)
+	if err != nil || math.IsNaN(n) || strings.ContainsAny(text, "xX_") {
+		return 0, errors.New("not a number of seconds")
+	}
+	if math.Abs(n) >= float64(maxSeconds) {
+		return 0, errors.New("the time is too long")
+	}
+	return time.Duration(n * float64(time.Second)), nil
+}
+
+// duration takes a time as Go writes it: 5ms, 1.5s. It must not be negative.
+func duration(dst *time.Duration) flags.Value {
+	return flags.Func(func(text string) error {
+		d, err := time.ParseDuration(text)
+		if err != nil {
+			return errors.New("not a time with a unit, such as 5ms or 1.5s")
+		}
+		if d < 0 {
+			return errors.New("it must not be negative")
+		}
+		*dst = d
+		return nil
+	})
+}
+
+// port takes a TCP port; 0 lets the system choose.
+func port(dst *uint16) flags.Value { return flags.Number(dst, 0, math.MaxUint16) }
+
+// address takes an IP address, IPv6 with or without brackets.
+func address(dst *netip.Addr) flags.Value {
+	return flags.Func(func(text string) error {
+		bare := text
+		if inner, ok := strings.CutPrefix(text, "["); ok {
+			bare = strings.TrimSuffix(inner, "]")
+		}
+		a, err := netip.ParseAddr(bare)
+		if err != nil {
+			return errors.New("not an IP address; a host name will not do, because it is advertised as it is")
+		}
+		*dst = a
+		return nil
+	})
+}
+
+// path takes the path of a URL.
+func path(dst *string) flags.Value {
+	return flags.Func(func(text string) error {
+		if !strings.HasPrefix(text, "/") || strings.ContainsAny(text, "?#{} \t") {
+			return errors.New("not a path; it must begin with a slash and have no blank, brace, query or fragment")
+		}
+		*dst = text
+		return nil
+	})
+}
