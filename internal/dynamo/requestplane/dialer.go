@@ -52,6 +52,7 @@ func (d *Dialer) Dial(ctx context.Context, info ConnectionInfo, codec protocol.C
 		buffers: &d.buffers,
 		done:    make(chan struct{}),
 	}
+	s.try.init(conn)
 	go s.read()
 	return s, nil
 }

@@ -66,3 +66,5 @@ func ackError(text string) error {
 	}
 	return ErrUnknownAck
 }
+
+var errUnexpectedFrame = errors.New("unexpected frame from the consumer")
