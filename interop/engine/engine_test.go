@@ -7,19 +7,8 @@ import (
 	"os"
 	"strings"
 	"testing"
-	"time"
 
 	"remora/interop/harness"
-)
-
-const (
-	kvUsage  = "vllm:kv_cache_usage_perc"
-	kvPulled = "vllm:external_prefix_cache_hits_total" // tokens that came from another engine
-	inflight = "dynamo_component_inflight_requests"
-
-	// settle bounds how long blocks may be held after a client went away: a drain ends with the first token, which two
-	// engines on two cores give within seconds. It is well below the lease, after which they would be free in any case.
-	settle = 20 * time.Second
 )
 
 // text is long enough for many blocks; prompts are its beginnings.
@@ -47,7 +36,7 @@ func TestRealEngines(t *testing.T) {
 		kind = harness.Rust
 	}
 	p := harness.StartPair(t, kind)
-	steps := []struct {
+	for _, step := range []struct {
 		name string
 		run  func(t *testing.T, p *harness.Pair)
 	}{
@@ -55,18 +44,17 @@ func TestRealEngines(t *testing.T) {
 		{"a client that leaves before the first token", testLeaveBeforeFirstToken},
 		{"a client that leaves during the prefill", testLeaveDuringPrefill},
 		{"a client that leaves in mid-stream", testLeaveMidStream},
-	}
-	for _, s := range steps {
-		t.Run(s.name, func(t *testing.T) { s.run(t, p) })
+	} {
+		t.Run(step.name, func(t *testing.T) { step.run(t, p) })
 	}
 }
 
 func testSameText(t *testing.T, p *harness.Pair) {
 	for i, r := range prompts() {
-		pulled := p.DecodeEngine.Metrics(t)[kvPulled]
+		pulled := p.DecodeEngine.Metrics(t)[harness.KVPulled]
 		sameAsAlone(t, p, r)
-		if now := p.DecodeEngine.Metrics(t)[kvPulled]; now <= pulled {
-			t.Errorf("prompt %d: %s stayed at %v: the KV was computed again instead of pulled", i, kvPulled, now)
+		if now := p.DecodeEngine.Metrics(t)[harness.KVPulled]; now <= pulled {
+			t.Errorf("prompt %d: %s stayed at %v: the KV was computed again instead of pulled", i, harness.KVPulled, now)
 		}
 	}
 }
@@ -93,67 +81,31 @@ func leaving(mark string) harness.Request {
 }
 
 func testLeaveBeforeFirstToken(t *testing.T, p *harness.Pair) {
-	base := usage(t, p)
-	leaveWhileFrozen(t, p, p.DecodeEngine, p.DecodeSidecar, leaving("before the first token"))
-	settled(t, p, base)
-	sameAsAlone(t, p, prompts()[5])
+	settlesAndGoesOn(t, p, prompts()[5], func() {
+		harness.LeaveWhileFrozen(t, p.Frontend, p.DecodeEngine.Process, p.DecodeSidecar, leaving("before the first token"))
+	})
 }
 
 func testLeaveDuringPrefill(t *testing.T, p *harness.Pair) {
-	base := usage(t, p)
-	leaveWhileFrozen(t, p, p.PrefillEngine, p.PrefillSidecar, leaving("during the prefill"))
-	settled(t, p, base)
-	sameAsAlone(t, p, prompts()[6])
-}
-
-// leaveWhileFrozen stops an engine, sends a request, leaves once the engine's sidecar has it, and lets the engine go on.
-// So the client is gone before that engine's first answer whatever the machine is doing.
-func leaveWhileFrozen(t *testing.T, p *harness.Pair, e *harness.VLLM, s *harness.Sidecar, r harness.Request) {
-	t.Helper()
-	e.Freeze()
-	defer e.Thaw()
-	gone, over := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(over)
-		p.Abandon(t, r, gone)
-	}()
-	harness.Poll(t, "the request to reach "+s.Name, settle, func() error {
-		if n := s.Status.Metrics(t)[inflight]; n != 1 {
-			return fmt.Errorf("%s = %v", inflight, n)
-		}
-		return nil
+	settlesAndGoesOn(t, p, prompts()[6], func() {
+		harness.LeaveWhileFrozen(t, p.Frontend, p.PrefillEngine.Process, p.PrefillSidecar, leaving("during the prefill"))
 	})
-	close(gone)
-	<-over
 }
 
 func testLeaveMidStream(t *testing.T, p *harness.Pair) {
-	base := usage(t, p)
-	s := p.Open(t, leaving("in mid-stream"))
-	s.ReadChunks(t, 3)
-	s.Close()
-	settled(t, p, base)
-	sameAsAlone(t, p, prompts()[7])
-}
-
-// usage is the share of KV blocks in use on both engines.
-func usage(t *testing.T, p *harness.Pair) [2]float64 {
-	t.Helper()
-	return [2]float64{p.PrefillEngine.Metrics(t)[kvUsage], p.DecodeEngine.Metrics(t)[kvUsage]}
-}
-
-// settled waits until both engines use no more than they did and the sidecars have nothing left to do.
-func settled(t *testing.T, p *harness.Pair, base [2]float64) {
-	t.Helper()
-	harness.Poll(t, "everything to be given back", settle, func() error {
-		if now := usage(t, p); now != base {
-			return fmt.Errorf("KV usage of prefill and decode %v, at the start %v", now, base)
-		}
-		for _, s := range []*harness.Sidecar{p.PrefillSidecar, p.DecodeSidecar} {
-			if n := s.Status.Metrics(t)[inflight]; n != 0 {
-				return fmt.Errorf("%s: %s = %v", s.Name, inflight, n)
-			}
-		}
-		return nil
+	settlesAndGoesOn(t, p, prompts()[7], func() {
+		s := p.Open(t, leaving("in mid-stream"))
+		s.ReadChunks(t, 3)
+		s.Close()
 	})
+}
+
+// settlesAndGoesOn checks that after leave both engines hold no more than before, and that the next answer is right.
+func settlesAndGoesOn(t *testing.T, p *harness.Pair, next harness.Request, leave func()) {
+	t.Helper()
+	engines := []harness.Engine{p.PrefillEngine, p.DecodeEngine}
+	base := harness.BlockUsage(t, engines...)
+	leave()
+	harness.WaitSettled(t, base, engines, p.PrefillSidecar, p.DecodeSidecar)
+	sameAsAlone(t, p, next)
 }

@@ -260,6 +260,16 @@ func (s *Stream) ReadChunks(t T, n int) {
 	}
 }
 
+// ReadAll reads to the end.
+func (s *Stream) ReadAll(t T) {
+	t.Helper()
+	for s.next() {
+	}
+	if s.err != nil {
+		t.Fatalf("after %d chunks: %v", s.Chunks, s.err)
+	}
+}
+
 // Close goes away: a stream that has not ended is cut. It may be called more than once.
 func (s *Stream) Close() {
 	s.cancel()

@@ -17,18 +17,18 @@ const (
 	envVLLM   = "REMORA_VLLM_VENV"
 )
 
-// remoraBinary, dynamoPython and vllmVenv find what the tests run.
+// remoraBinary, dynamoPython and VLLMVenv find what the tests run.
 func remoraBinary(t T) string { return located(t, envRemora, "bin/remora", "make build") }
 func dynamoPython(t T) string {
 	return filepath.Join(located(t, envDynamo, ".cache/dynamo", "make dynamo"), "bin", "python")
 }
-func vllmVenv(t T) string { return located(t, envVLLM, ".cache/vllm", "make engine") }
+func VLLMVenv(t T) string { return located(t, envVLLM, ".cache/vllm", "make engine") }
 
 func located(t T, variable, underRoot, remedy string) string {
 	t.Helper()
 	path := os.Getenv(variable)
 	if path == "" {
-		path = filepath.Join(root(t), underRoot)
+		path = filepath.Join(Root(t), underRoot)
 	}
 	if _, err := os.Stat(path); err != nil {
 		t.Fatalf("%v: run `%s` first, or set %s", err, remedy, variable)
@@ -36,8 +36,8 @@ func located(t T, variable, underRoot, remedy string) string {
 	return path
 }
 
-// root is the folder of the Remora module: the nearest one above that holds interop.
-func root(t T) string {
+// Root is the folder of the Remora module: the nearest one above that holds interop.
+func Root(t T) string {
 	t.Helper()
 	dir, err := os.Getwd()
 	if err != nil {
@@ -295,7 +295,7 @@ func StartVLLM(t T, name, model string, args ...string) *VLLM {
 	t.Helper()
 	grpc, http := FreePort(t), FreePort(t)
 	argv := append([]string{
-		filepath.Join(root(t), "interop", "scripts", "start-engine.sh"), vllmVenv(t), model,
+		filepath.Join(Root(t), "interop", "scripts", "start-engine.sh"), VLLMVenv(t), model,
 		strconv.Itoa(http), strconv.Itoa(grpc), strconv.Itoa(FreePort(t)),
 	}, args...)
 	return &VLLM{Start(t, name, nil, Politely, argv...), NewClient(http), grpc}

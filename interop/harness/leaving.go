@@ -1,0 +1,70 @@
+package harness
+
+import (
+	"fmt"
+	"slices"
+	"time"
+)
+
+// Names of metrics that the tests look at: an engine's, and a sidecar's.
+const (
+	KVUsage   = "vllm:kv_cache_usage_perc"              // share of blocks in use, held ones included
+	KVPulled  = "vllm:external_prefix_cache_hits_total" // tokens that came from another engine
+	Generated = "vllm:generation_tokens_total"          // tokens that the engine made
+	Inflight  = "dynamo_component_inflight_requests"    // requests that the sidecar has
+	Requests  = "dynamo_component_requests_total"       // requests that the sidecar ever had
+	Running   = "vllm:num_requests_running"             // requests in the engine's batch
+)
+
+// Settle bounds how long anything may be held after a client went away. A drain ends with the first token, which even two
+// engines on two busy cores give within seconds; it is well below the lease, after which blocks are free in any case.
+const Settle = 20 * time.Second
+
+// LeaveWhileFrozen stops an engine, sends a request, leaves once that engine's sidecar has it, and lets the engine go on.
+// So the client is gone before the engine's first answer, whatever the machine is doing.
+func LeaveWhileFrozen(t T, f *Frontend, engine *Process, s *Sidecar, r Request) {
+	t.Helper()
+	engine.Freeze()
+	defer engine.Thaw()
+	gone, over := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(over)
+		f.Abandon(t, r, gone)
+	}()
+	defer func() { // also when the poll fails
+		close(gone)
+		<-over
+	}()
+	Poll(t, "the request to reach "+s.Name, Settle, func() error {
+		if n := s.Status.Metrics(t)[Inflight]; n != 1 {
+			return fmt.Errorf("%s = %v", Inflight, n) //nolint:err113 // a text for people
+		}
+		return nil
+	})
+}
+
+// BlockUsage is each engine's share of KV blocks in use.
+func BlockUsage(t T, engines ...Engine) []float64 {
+	t.Helper()
+	var all []float64
+	for _, e := range engines {
+		all = append(all, e.Metrics(t)[KVUsage])
+	}
+	return all
+}
+
+// WaitSettled waits until the engines use no more blocks than base says and the sidecars have nothing left to do.
+func WaitSettled(t T, base []float64, engines []Engine, sidecars ...*Sidecar) {
+	t.Helper()
+	Poll(t, "everything to be given back", Settle, func() error {
+		if now := BlockUsage(t, engines...); !slices.Equal(now, base) {
+			return fmt.Errorf("share of KV blocks in use %v, at the start %v", now, base) //nolint:err113 // a text for people
+		}
+		for _, s := range sidecars {
+			if n := s.Status.Metrics(t)[Inflight]; n != 0 {
+				return fmt.Errorf("%s: %s = %v", s.Name, Inflight, n) //nolint:err113 // a text for people
+			}
+		}
+		return nil
+	})
+}
