@@ -43,10 +43,8 @@ func (s *File) Watch(ctx context.Context, bucket Bucket) (<-chan Event, error) {
 		_ = notify.Close() // it watches nothing yet
 		return nil, fmt.Errorf("watch %s: %w", bucket, err)
 	}
-	w := &fileWatch{
-		folder: f, notify: notify, log: s.log.With("bucket", string(bucket)),
-		shown: make(map[string]shownFile), refused: make(map[string]struct{}), out: make(chan Event),
-	}
+	w := newFileWatch(f, s.log.With("bucket", string(bucket)))
+	w.notify = notify
 	s.wg.Go(func() {
 		// The watch ends with whichever of the two contexts ends first.
 		ctx, cancel := context.WithCancel(ctx)
@@ -63,6 +61,7 @@ type fileWatch struct {
 	notify  *fsnotify.Watcher
 	log     *slog.Logger
 	shown   map[string]shownFile // by file name
+	held    map[string]struct{}  // names of files past their time that may come back to life
 	refused map[string]struct{}  // names of unreadable files, so that each is logged once
 	out     chan Event
 }
@@ -71,6 +70,13 @@ type shownFile struct {
 	key   string
 	info  fs.FileInfo
 	value []byte
+}
+
+func newFileWatch(f *folder, log *slog.Logger) *fileWatch {
+	return &fileWatch{
+		folder: f, log: log, shown: make(map[string]shownFile), held: make(map[string]struct{}),
+		refused: make(map[string]struct{}), out: make(chan Event),
+	}
 }
 
 func (w *fileWatch) run(ctx context.Context) {
@@ -105,23 +111,27 @@ func (w *fileWatch) await(ctx context.Context, tick <-chan time.Time) map[string
 			w.log.Warn("discovery watch lost events; reading the folder again", "error", err)
 			due = true
 		case e := <-w.notify.Events:
-			due = note(e, changed)
+			due = w.note(e, changed)
 		}
 	}
 	for {
 		select {
 		case e := <-w.notify.Events:
-			note(e, changed)
+			w.note(e, changed)
 		default:
 			return changed
 		}
 	}
 }
 
-// note says whether the event calls for a scan: touches (metadata only) and temporaries do not.
-func note(e fsnotify.Event, changed map[string]struct{}) bool {
+// note says whether the event calls for a scan: temporaries do not, nor do touches (metadata only), except of a file that is
+// held back.
+func (w *fileWatch) note(e fsnotify.Event, changed map[string]struct{}) bool {
 	name := filepath.Base(e.Name)
-	if e.Op == fsnotify.Chmod || isTemporary(name) {
+	if isTemporary(name) {
+		return false
+	}
+	if _, held := w.held[name]; e.Op == fsnotify.Chmod && !held {
 		return false
 	}
 	changed[name] = struct{}{}
@@ -138,9 +148,14 @@ func (w *fileWatch) scan(ctx context.Context, changed map[string]struct{}) bool 
 	}
 	slices.SortFunc(entries, func(a, b entry) int { return strings.Compare(a.name, b.name) })
 	present := make(map[string]struct{}, len(entries))
+	clear(w.held)
 	for _, e := range entries {
 		known, isShown := w.shown[e.name]
-		if e.key == "" || e.life == expired || e.life == doubtful && !isShown {
+		if e.key == "" {
+			continue
+		}
+		if e.life == expired || e.life == doubtful && !isShown {
+			w.held[e.name] = struct{}{}
 			continue
 		}
 		present[e.name] = struct{}{}

@@ -67,8 +67,8 @@ func (s *MemoryStore) Create(ctx context.Context, bucket Bucket, key string, val
 
 // Delete implements Store.
 func (s *MemoryStore) Delete(ctx context.Context, bucket Bucket, key string) error {
-	if err := ctx.Err(); err != nil {
-		return fmt.Errorf("delete %s/%s: %w", bucket, key, err)
+	if err := checkBucket(ctx, bucket); err != nil {
+		return err
 	}
 	s.hub.mu.Lock()
 	defer s.hub.mu.Unlock()

@@ -49,11 +49,14 @@ func (a Address) AdapterKey(id uint64, slug string) string {
 	return a.Key(id) + "/" + slug
 }
 
-// TCP is the address of this endpoint on the TCP request plane, as instance records carry it: hostPort is where the worker
-// listens, the rest is the path that its frames must name.
-func (a Address) TCP(hostPort string, id uint64) string {
-	return fmt.Sprintf("%s/%x/%s/%s/%s", hostPort, id, a.Namespace, a.Component, a.Endpoint)
+// Path is what the frames for this endpoint name on a connection that several endpoints may share.
+func (a Address) Path(id uint64) string {
+	return fmt.Sprintf("%x/%s/%s/%s", id, a.Namespace, a.Component, a.Endpoint)
 }
+
+// TCP is the address of this endpoint on the TCP request plane, as instance records carry it: where the worker listens
+// (host:port), and the path.
+func (a Address) TCP(hostPort string, id uint64) string { return hostPort + "/" + a.Path(id) }
 
 // ParseKey reads a key of Instances or ModelCards; slug is empty for a base model.
 func ParseKey(key string) (address Address, id uint64, slug string, err error) {

@@ -1,0 +1,123 @@
+package discovery
+
+import (
+	"errors"
+	"strings"
+	"testing"
+)
+
+func TestValidateName(t *testing.T) {
+	for name, good := range map[string]bool{
+		"dynamo": true, "a": true, "0": true, "my-ns_2": true, "-": true, "_": true,
+		"": false, "Dynamo": false, "a b": false, "a/b": false, "a.b": false, "ä": false, "a\x00": false, "a%2F": false, "a\n": false,
+	} {
+		err := ValidateName("namespace", name)
+		if good != (err == nil) {
+			t.Errorf("ValidateName(%q) = %v", name, err)
+		}
+		if err != nil && (!errors.Is(err, ErrName) || !strings.Contains(err.Error(), "namespace")) {
+			t.Errorf("ValidateName(%q) does not say what is wrong with what: %v", name, err)
+		}
+	}
+}
+
+func TestAddressValidateNamesTheBadPart(t *testing.T) {
+	for want, address := range map[string]Address{
+		"namespace": {"N", "c", "e"}, "component": {"n", "C", "e"}, "endpoint": {"n", "c", "E"},
+	} {
+		if err := address.Validate(); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%+v: %v, want an error about the %s", address, err, want)
+		}
+	}
+	if err := (Address{"n", "c", "e"}).Validate(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestKeys(t *testing.T) {
+	a := Address{"dynamo", "backend", "generate"}
+	const id = 0x4b465a663d442204
+	for got, want := range map[string]string{
+		a.Key(id):                     "dynamo/backend/generate/4b465a663d442204",
+		a.Key(0xF):                    "dynamo/backend/generate/f",
+		a.AdapterKey(0x10, "my-lora"): "dynamo/backend/generate/10/my-lora",
+		a.TCP("127.0.0.1:42769", id):  "127.0.0.1:42769/4b465a663d442204/dynamo/backend/generate",
+		ChannelKey(Scope{"dynamo", "backend", "generate"}, "kv-events", 0x170774e93eb6d0): "namespace/dynamo/component/backend/endpoint/generate/topic/kv-events/170774e93eb6d0",
+		ChannelKey(Scope{"n s", "b.c", ""}, "a/b", 1):                                     "namespace/n%20s/component/b%2Ec/topic/a%2Fb/1",
+		ChannelKey(Scope{Namespace: "ns"}, "t_1", 255):                                    "namespace/ns/topic/t_1/ff",
+	} {
+		if got != want {
+			t.Errorf("got  %s\nwant %s", got, want)
+		}
+	}
+}
+
+func TestParseKey(t *testing.T) {
+	a, id, slug, err := ParseKey("dynamo/backend/generate/4b465a663d442204")
+	if err != nil || a != (Address{"dynamo", "backend", "generate"}) || id != 0x4b465a663d442204 || slug != "" {
+		t.Error(a, id, slug, err)
+	}
+	if _, id, slug, err = ParseKey("n/c/e/ffffffffffffffff/lora"); err != nil || id != 1<<64-1 || slug != "lora" {
+		t.Error(id, slug, err)
+	}
+	for _, bad := range []string{"", "a/b/c", "a/b/c/1/d/e", "a/b/c/", "a/b/c/0x1", "a/b/c/G", "a/b/c/01", "a/b/c/FF", "a/b/c/1ffffffffffffffff"} {
+		if _, _, _, err = ParseKey(bad); !errors.Is(err, ErrKey) {
+			t.Errorf("ParseKey(%q) = %v", bad, err)
+		}
+	}
+}
+
+func TestNewIDIsSmallAndNew(t *testing.T) {
+	seen := map[uint64]bool{}
+	for range 1000 {
+		id := NewID()
+		if id == 0 || id >= 1<<53 || seen[id] {
+			t.Fatalf("id %d after %d others", id, len(seen))
+		}
+		seen[id] = true
+	}
+}
+
+func TestFileNames(t *testing.T) {
+	for key, name := range map[string]string{
+		"dynamo/backend/generate/1a2b3c4d5e6f7": "dynamo%2Fbackend%2Fgenerate%2F1a2b3c4d5e6f7",
+		"a-b_c.d/e":                             "a%2Db%5Fc%2Ed%2Fe",
+		"namespace/n%20s/topic/kv-events/1":     "namespace%2Fn%2520s%2Ftopic%2Fkv%2Devents%2F1",
+		"\u00e4\x00":                            "%C3%A4%00",
+	} {
+		if got := encodeFileName(key); got != name {
+			t.Errorf("encodeFileName(%q) = %q, want %q", key, got, name)
+		}
+		if got, err := decodeFileName(name); err != nil || got != key {
+			t.Errorf("decodeFileName(%q) = %q, %v", name, got, err)
+		}
+	}
+	for _, foreign := range []string{"", "README.md", ".tmp_0123456789abcdef", "a%2fb", "a%2", "a%", "a%zz", "%41", "a b", "a/b"} {
+		if key, err := decodeFileName(foreign); !errors.Is(err, ErrKey) {
+			t.Errorf("decodeFileName(%q) = %q, %v", foreign, key, err)
+		}
+	}
+}
+
+func FuzzFileName(f *testing.F) {
+	for _, seed := range []string{"dynamo%2Fbackend%2Fgenerate%2F1a2b", "%", "%2", "a%2fb", "%41", ".tmp_", "%00%FF"} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, name string) {
+		if key, err := decodeFileName(name); err == nil {
+			if again := encodeFileName(key); again != name {
+				t.Errorf("%q decodes to %q, which encodes to %q", name, key, again)
+			}
+		}
+		if name != "" { // any text is a key
+			if key, err := decodeFileName(encodeFileName(name)); err != nil || key != name {
+				t.Errorf("key %q came back as %q, %v", name, key, err)
+			}
+		}
+		if a, id, slug, err := ParseKey(name); err == nil && slug == "" && strings.Count(name, "/") == 3 {
+			if again := a.Key(id); again != name {
+				t.Errorf("key %q came back as %q", name, again)
+			}
+		}
+	})
+}
