@@ -1,0 +1,148 @@
+package sim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"time"
+
+	"remora/internal/sim/core"
+	"remora/internal/tinymodel"
+)
+
+// Errors of New and Run.
+var (
+	// ErrConfig is wrapped by New for values that make no engine.
+	ErrConfig = errors.New("sim: invalid configuration")
+	// ErrEngineDead is returned by Run some time after the engine met something that a real one does not survive.
+	ErrEngineDead = errors.New("sim: engine core died")
+	// ErrUsed is returned by a second Run.
+	ErrUsed = errors.New("sim: server has already run")
+)
+
+// Config describes one simulated engine. The zero value of each field stands for the default that its comment names.
+type Config struct {
+	// Model is the path of the model folder, told as model_id. Engines of a prefill and decode pair need the same text.
+	// Required.
+	Model string
+	// ServedName is the name that requests may use. Default: Model.
+	ServedName string
+	// Aliases are further names that requests may use.
+	Aliases []string
+
+	BlockSize        int // tokens of a KV block; default 16
+	Blocks           int // KV blocks, the null block included; default 1024
+	MaxModelLen      int // prompt and answer together; default 8192, or what the blocks hold if that is less
+	MaxSeqs          int // requests that run at the same time; default 64
+	MaxBatchedTokens int // tokens of one step; default 2048
+	// PrefillTokensPerStep limits how many of a step's tokens are prompt tokens. Default: MaxBatchedTokens.
+	PrefillTokensPerStep int
+	// StepTime is how long a step takes, so how often a running request gets a token. Default 10 ms.
+	StepTime time.Duration
+	// Lease is how long a finished prefill's blocks are held for a reader. Default 30 s.
+	Lease time.Duration
+	// HandshakeTimeout bounds the first contact with another engine. Default 5 s.
+	HandshakeTimeout time.Duration
+	// DeathLinger is how long a dead engine's servers go on answering before Run gives up. Default 30 s.
+	DeathLinger time.Duration
+	// Seed stands for the model's weights: engines with different seeds say different things. Default 0.
+	Seed uint64
+	// EngineVersion is told as engine_version. Default "0.32.0".
+	EngineVersion string
+	// EngineID names this engine in hand-offs. Default: a random UUID.
+	EngineID string
+	// SideChannelHost is what hand-offs name as remote_host. Default: the address of the side channel's listener.
+	SideChannelHost string
+	// SideChannelPort is what hand-offs name as remote_port. Default: the port of the side channel's listener.
+	SideChannelPort int
+	// HeadFirstExpiry models a defect of real engines: ended leases behind one that still runs are not seen.
+	HeadFirstExpiry bool
+
+	// Dial connects to another engine's side channel. Default: TCP.
+	Dial func(ctx context.Context, addr string) (net.Conn, error)
+	// Log takes the engine's log. Default: discarded.
+	Log *slog.Logger
+}
+
+// Largest sizes that are still a simulator: 2^26 slots are half a gigabyte.
+const (
+	maxBlockSize = 1 << 12
+	maxSlots     = 1 << 26
+)
+
+func (c Config) withDefaults() (Config, error) {
+	if c.Model == "" {
+		return c, fmt.Errorf("%w: no model", ErrConfig)
+	}
+	for _, n := range []int{c.BlockSize, c.Blocks, c.MaxModelLen, c.MaxSeqs, c.MaxBatchedTokens, c.PrefillTokensPerStep, c.SideChannelPort} {
+		if n < 0 {
+			return c, fmt.Errorf("%w: sizes must not be negative", ErrConfig)
+		}
+	}
+	for _, d := range []time.Duration{c.StepTime, c.Lease, c.HandshakeTimeout, c.DeathLinger} {
+		if d < 0 {
+			return c, fmt.Errorf("%w: times must not be negative", ErrConfig)
+		}
+	}
+	setDefault(&c.ServedName, c.Model)
+	setDefault(&c.BlockSize, 16)
+	setDefault(&c.Blocks, 1024)
+	if c.BlockSize > maxBlockSize || c.Blocks < 2 || c.Blocks > maxSlots/c.BlockSize {
+		return c, fmt.Errorf("%w: %d blocks of %d tokens", ErrConfig, c.Blocks, c.BlockSize)
+	}
+	setDefault(&c.MaxModelLen, min(tinymodel.MaxContext, (c.Blocks-1)*c.BlockSize))
+	setDefault(&c.MaxSeqs, 64)
+	setDefault(&c.MaxBatchedTokens, 2048)
+	setDefault(&c.PrefillTokensPerStep, c.MaxBatchedTokens)
+	setDefault(&c.StepTime, 10*time.Millisecond)
+	setDefault(&c.Lease, 30*time.Second)
+	setDefault(&c.HandshakeTimeout, 5*time.Second)
+	setDefault(&c.DeathLinger, 30*time.Second)
+	setDefault(&c.EngineVersion, "0.32.0")
+	setDefault(&c.EngineID, newUUID())
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	if c.Dial == nil {
+		c.Dial = func(ctx context.Context, addr string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "tcp", addr)
+		}
+	}
+	return c, nil
+}
+
+func setDefault[T comparable](field *T, value T) {
+	var zero T
+	if *field == zero {
+		*field = value
+	}
+}
+
+func (c Config) core() core.Config {
+	return core.Config{
+		BlockSize:        c.BlockSize,
+		Blocks:           c.Blocks,
+		MaxModelLen:      c.MaxModelLen,
+		MaxSeqs:          c.MaxSeqs,
+		MaxBatchedTokens: c.MaxBatchedTokens,
+		PrefillTokens:    c.PrefillTokensPerStep,
+		Lease:            c.Lease,
+		EngineID:         c.EngineID,
+		Seed:             c.Seed,
+		Vocab:            vocab(),
+		HeadFirstExpiry:  c.HeadFirstExpiry,
+	}
+}
+
+// vocab makes text of the built-in model's merged tokens: all of them are readable.
+func vocab() core.Vocab {
+	v := core.Vocab{Size: tinymodel.VocabSize, EOS: tinymodel.EOS}
+	for id := uint32(256); id < tinymodel.VocabSize; id++ {
+		if !tinymodel.IsSpecial(id) {
+			v.Words = append(v.Words, id)
+		}
+	}
+	return v
+}

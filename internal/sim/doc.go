@@ -1,0 +1,17 @@
+// Package sim is a stand-in for a vLLM engine: a gRPC server with vLLM's services (vllm.Inference, vllm.Control and
+// grpc.health.v1) that a sidecar takes for the real one, an HTTP server with /health and /metrics, and a side channel over
+// which engines hand KV to each other. What the engine does is in the sub-package core; this package gives it time, requests
+// and peers.
+//
+// # Goroutines
+//
+// Server.Run owns all of them and returns when the last one has ended: the engine loop, which alone touches the core; one
+// accept loop for each listener; one goroutine for each connection of the side channel; one for each transfer or notification
+// under way to another engine. gRPC and HTTP handlers run on their libraries' goroutines, which Run waits for too.
+//
+// # Cancel
+//
+// A stream whose client goes away is noticed at once, in every state, and its request is aborted between two steps. When Run's
+// context ends, health turns NOT_SERVING for good, connections get a GOAWAY, open streams end with UNAVAILABLE without
+// finish_info, and held hand-offs are forgotten, as with the real engine and its default of no drain time.
+package sim

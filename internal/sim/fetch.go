@@ -1,0 +1,236 @@
+package sim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"time"
+
+	"remora/internal/sim/core"
+)
+
+// dialPause is how long a first contact waits between two attempts.
+const dialPause = 100 * time.Millisecond
+
+// idlePerPeer bounds the connections kept for one engine.
+const idlePerPeer = 4
+
+// fetcher speaks to the engines that this one reads from. An engine is found by its id once it is known; host and port of a
+// hand-off matter for the first contact only.
+type fetcher struct {
+	cfg  Config
+	loop *loop
+	ctx  context.Context // ends with the server; closes every connection in use
+	jobs sync.WaitGroup
+
+	mu    sync.Mutex
+	peers map[string]*peer // guarded by mu; by engine id
+}
+
+type peer struct {
+	addr string
+	idle []net.Conn // guarded by the fetcher's mu
+}
+
+func newFetcher(ctx context.Context, cfg Config, l *loop) *fetcher {
+	return &fetcher{cfg: cfg, loop: l, ctx: ctx, peers: make(map[string]*peer)}
+}
+
+// carryOut starts what a step asks for. It does not block.
+func (f *fetcher) carryOut(plan core.Plan) {
+	for _, read := range plan.Reads {
+		f.jobs.Go(func() { f.read(read) })
+	}
+	for _, done := range plan.Dones {
+		f.jobs.Go(func() { f.tell(done.Source, kindDone, doneNote{RequestID: done.Source.RequestID}) })
+	}
+	for _, beat := range plan.Beats {
+		f.jobs.Go(func() { f.tell(beat.Source, kindBeat, beatNote{RequestIDs: beat.RequestIDs}) })
+	}
+}
+
+// wait returns when all transfers have ended, and closes what is idle.
+func (f *fetcher) wait() {
+	f.jobs.Wait()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, p := range f.peers {
+		for _, conn := range p.idle {
+			conn.Close()
+		}
+	}
+	clear(f.peers)
+}
+
+// read fetches blocks, tells their owner, and then the loop. A transfer has no time limit, as in the real engine.
+func (f *fetcher) read(r core.Read) {
+	blocks, err := f.transfer(r)
+	if err != nil {
+		f.cfg.Log.Error("KV transfer failed", "request_id", r.ID, "remote_engine_id", r.Source.EngineID, "err", err)
+		_ = f.loop.call(f.ctx, func() { f.loop.engine.ReadFailed(r.ID) }) // a stopped loop has forgotten it
+		return
+	}
+	_ = f.loop.call(f.ctx, func() { f.loop.engine.ReadDone(r.ID, blocks) })
+}
+
+func (f *fetcher) transfer(r core.Read) ([][]uint64, error) {
+	var blocks [][]uint64
+	err := f.with(r.Source, func(conn net.Conn) error {
+		if err := writeJSON(conn, kindRead, readRequest{RequestID: r.Source.RequestID, Blocks: r.Blocks}); err != nil {
+			return err
+		}
+		kind, body, err := readFrame(conn, max(maxControlFrame, len(r.Blocks)*f.cfg.BlockSize*8))
+		if err != nil {
+			return err
+		}
+		if kind != kindData {
+			return fmt.Errorf("%w: %s", errPeer, body)
+		}
+		if blocks, err = decodeBlocks(body, len(r.Blocks), f.cfg.BlockSize); err != nil {
+			return err
+		}
+		return writeJSON(conn, kindDone, doneNote{RequestID: r.Source.RequestID})
+	})
+	return blocks, err
+}
+
+// tell sends a notification. That it is lost is no error here: the other engine's lease takes care.
+func (f *fetcher) tell(src core.Source, kind byte, note any) {
+	err := f.with(src, func(conn net.Conn) error { return writeJSON(conn, kind, note) })
+	if err != nil {
+		f.cfg.Log.Warn("KV notification lost", "remote_engine_id", src.EngineID, "err", err)
+	}
+}
+
+// with runs an exchange on a connection to the engine. After an error the engine is forgotten: the next contact is a first one.
+func (f *fetcher) with(src core.Source, exchange func(net.Conn) error) error {
+	conn, err := f.connect(src)
+	if err != nil {
+		return err
+	}
+	stop := context.AfterFunc(f.ctx, func() { conn.Close() })
+	err = exchange(conn)
+	if !stop() || err != nil {
+		conn.Close()
+		f.forget(src.EngineID)
+		return err
+	}
+	f.keep(src.EngineID, conn)
+	return nil
+}
+
+// connect finds an idle connection or makes one.
+func (f *fetcher) connect(src core.Source) (net.Conn, error) {
+	f.mu.Lock()
+	p, known := f.peers[src.EngineID]
+	if known && len(p.idle) > 0 {
+		conn := p.idle[len(p.idle)-1]
+		p.idle = p.idle[:len(p.idle)-1]
+		f.mu.Unlock()
+		return conn, nil
+	}
+	f.mu.Unlock()
+	ctx, cancel := context.WithTimeout(f.ctx, f.cfg.HandshakeTimeout)
+	defer cancel()
+	if known {
+		conn, err := f.handshake(ctx, p.addr, src.EngineID)
+		if err != nil {
+			f.forget(src.EngineID)
+		}
+		return conn, err
+	}
+	return f.firstContact(ctx, net.JoinHostPort(src.Host, src.Port), src.EngineID)
+}
+
+// firstContact tries until somebody answers or the time is over: an address where nobody listens costs the whole time.
+func (f *fetcher) firstContact(ctx context.Context, addr, engineID string) (net.Conn, error) {
+	for {
+		conn, err := f.handshake(ctx, addr, engineID)
+		if err == nil {
+			f.mu.Lock()
+			if f.peers[engineID] == nil {
+				f.peers[engineID] = &peer{addr: addr}
+			}
+			f.mu.Unlock()
+			return conn, nil
+		}
+		if errors.Is(err, errPeer) {
+			return nil, err
+		}
+		pause := time.NewTimer(dialPause)
+		select {
+		case <-pause.C:
+		case <-ctx.Done():
+			pause.Stop()
+			return nil, err
+		}
+	}
+}
+
+// handshake dials and says hello.
+func (f *fetcher) handshake(ctx context.Context, addr, engineID string) (net.Conn, error) {
+	conn, err := f.cfg.Dial(ctx, addr)
+	if err != nil {
+		return nil, fmt.Errorf("sim: side channel: %w", err)
+	}
+	stop := context.AfterFunc(ctx, func() { conn.Close() })
+	err = f.greet(conn, engineID)
+	if !stop() && err == nil {
+		err = ctx.Err()
+	}
+	if err != nil {
+		conn.Close()
+		return nil, err
+	}
+	return conn, nil
+}
+
+func (f *fetcher) greet(conn net.Conn, engineID string) error {
+	if err := writeJSON(conn, kindHello, hello{EngineID: engineID, Compat: f.cfg.compat()}); err != nil {
+		return err
+	}
+	kind, body, err := readFrame(conn, maxControlFrame)
+	if err != nil {
+		return err
+	}
+	if kind != kindWelcome {
+		return fmt.Errorf("%w: kind %q for hello", errFrame, kind)
+	}
+	w, err := decode[welcome](body)
+	if err != nil {
+		return err
+	}
+	if w.EngineID != engineID {
+		return fmt.Errorf("%w: engine id is %q, not %q", errPeer, w.EngineID, engineID)
+	}
+	if w.Compat != f.cfg.compat() {
+		return fmt.Errorf("%w: incompatible: %q there, %q here", errPeer, w.Compat, f.cfg.compat())
+	}
+	return nil
+}
+
+func (f *fetcher) keep(engineID string, conn net.Conn) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	p := f.peers[engineID]
+	if p == nil || len(p.idle) >= idlePerPeer || f.ctx.Err() != nil {
+		conn.Close()
+		return
+	}
+	p.idle = append(p.idle, conn)
+}
+
+func (f *fetcher) forget(engineID string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	p := f.peers[engineID]
+	if p == nil {
+		return
+	}
+	for _, conn := range p.idle {
+		conn.Close()
+	}
+	delete(f.peers, engineID)
+}

@@ -1,0 +1,132 @@
+package sim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	"remora/internal/sim/core"
+	pb "remora/proto/vllm"
+)
+
+// maxRequestBytes is the largest request that vllm.Inference takes.
+const maxRequestBytes = 32 << 20
+
+// inference is the service vllm.Inference.
+type inference struct {
+	pb.UnimplementedInferenceServer
+	s *Server
+}
+
+// GenerateStream answers with headers as soon as the request is queued, with PromptInfo and then one token a message, and with
+// FinishInfo in the last one. Refusals come without headers.
+func (i *inference) GenerateStream(req *pb.GenerateRequest, out grpc.ServerStreamingServer[pb.GenerateResponse]) error {
+	return i.generate(out.Context(), req, func() error { return out.SendHeader(nil) }, out.Send)
+}
+
+// Generate collects the messages of a stream.
+func (i *inference) Generate(ctx context.Context, req *pb.GenerateRequest) (*pb.GenerateResponse, error) {
+	var msgs []*pb.GenerateResponse
+	collect := func(m *pb.GenerateResponse) error {
+		msgs = append(msgs, m)
+		return nil
+	}
+	if err := i.generate(ctx, req, func() error { return nil }, collect); err != nil {
+		return nil, err
+	}
+	return merge(msgs), nil
+}
+
+// generate runs one request from its check to its end.
+func (i *inference) generate(ctx context.Context, req *pb.GenerateRequest, accepted func() error, send func(*pb.GenerateResponse) error) error {
+	md, _ := metadata.FromIncomingContext(ctx)
+	j, err := i.s.prepare(req, md.Get("x-data-parallel-rank"))
+	if err != nil {
+		return err
+	}
+	if ctx.Err() != nil { // gone before the engine heard of it: nothing is submitted
+		return status.FromContextError(ctx.Err()).Err()
+	}
+	st, err := i.s.loop.submit(ctx, j.external, j.core)
+	switch {
+	case errors.Is(err, core.ErrDead):
+		return errFatal()
+	case errors.Is(err, errStopped):
+		return errStopping()
+	case err != nil:
+		return status.FromContextError(err).Err()
+	}
+	if err := accepted(); err != nil {
+		i.drop(st)
+		return err
+	}
+	return i.pump(ctx, j, st, send)
+}
+
+// pump carries results to the client until the request or the client ends.
+func (i *inference) pump(ctx context.Context, j *job, st *stream, send func(*pb.GenerateResponse) error) error {
+	var outs []core.Output
+	for {
+		select {
+		case <-st.ready:
+		case <-ctx.Done():
+			i.drop(st)
+			return status.FromContextError(ctx.Err()).Err()
+		case <-i.s.stopping:
+			i.s.loop.leave(st, core.Aborted)
+			return errStopping()
+		}
+		outs = st.take(outs)
+		for _, out := range outs {
+			msgs, finished, cut, err := j.answer.add(out, i.s.address)
+			if err != nil {
+				return err
+			}
+			if cut {
+				i.s.loop.leave(st, core.Stop)
+			}
+			for _, m := range msgs {
+				if err := send(m); err != nil {
+					i.drop(st)
+					return err
+				}
+			}
+			if finished {
+				return nil
+			}
+		}
+	}
+}
+
+// drop aborts a request whose client has gone.
+func (i *inference) drop(st *stream) {
+	i.s.cfg.Log.Info("auto-aborting request due to dropped stream", "request_id", st.id)
+	i.s.loop.leave(st, core.Aborted)
+}
+
+func errStopping() error { return status.Error(codes.Unavailable, "engine is shutting down") }
+
+// limitStream words the refusal of an oversized request as the real server does.
+func limitStream(srv any, ss grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+	return handler(srv, limitedStream{ss})
+}
+
+type limitedStream struct{ grpc.ServerStream }
+
+// RecvMsg reads one message.
+func (l limitedStream) RecvMsg(m any) error {
+	err := l.ServerStream.RecvMsg(m)
+	if status.Code(err) != codes.ResourceExhausted {
+		return err
+	}
+	var size, limit int
+	if n, _ := fmt.Sscanf(status.Convert(err).Message(), "grpc: received message larger than max (%d vs. %d)", &size, &limit); n != 2 {
+		return err
+	}
+	return status.Errorf(codes.OutOfRange, "Error, decoded message length too large: found %d bytes, the limit is: %d bytes", size, limit)
+}
