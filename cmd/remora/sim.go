@@ -23,7 +23,7 @@ type simConfig struct {
 }
 
 // simulate is the command: it runs one simulated engine until it is told to stop.
-func simulate(stop, cut context.Context, sys system) error {
+func simulate(stop, _ context.Context, sys system) error {
 	config, err := parseSim(sys.args, sys.lookup)
 	if err != nil {
 		return err
@@ -36,7 +36,7 @@ func simulate(stop, cut context.Context, sys system) error {
 		return nil
 	}
 	config.Engine.Log = logging.New(sys.stderr, config.Log)
-	return runSim(stop, cut, config, sys.stdout)
+	return runSim(stop, config, sys.stdout)
 }
 
 func parseSim(args []string, lookup func(string) (string, bool)) (simConfig, error) {
@@ -61,7 +61,7 @@ func simTable(c *simConfig, log *logSettings) *flags.Set {
 			"KV caches between two of them. Its text is computed from the KV it really holds and means nothing.",
 		Groups: []flags.Group{
 			{Title: "Options", Flags: []flags.Flag{
-				{Name: "model-path", Value: flags.Text(&e.Model), Help: "A model folder to serve instead of the built-in model, which is written to a temporary folder. The tokens are those of the built-in model all the same."},
+				{Name: "model-path", Value: flags.Text(&e.Model), Help: "A model folder to serve instead of the built-in model, which is written to the folder for temporary files. The tokens are those of the built-in model all the same."},
 				{Name: "model", Default: "remora-tiny", Value: flags.Text(&e.ServedName), Help: "The name that the model is served by."},
 				{Name: "write-model", Value: flags.Text(&c.WriteModel), Help: "Write the built-in model to this folder and end."},
 				{Name: "host", Default: "127.0.0.1", Value: flags.Text(&c.Host), Help: "Host or address to listen on."},

@@ -53,15 +53,15 @@ func parseSeconds(text string) (time.Duration, error) {
 	return time.Duration(n * float64(time.Second)), nil
 }
 
-// duration takes a time as Go writes it: 5ms, 1.5s. It must not be negative.
+// duration takes a time as Go writes it: 5ms, 1.5s. It must be positive: the simulator takes zero for "not said".
 func duration(dst *time.Duration) flags.Value {
 	return flags.Func(func(text string) error {
 		d, err := time.ParseDuration(text)
 		if err != nil {
 			return errors.New("not a time with a unit, such as 5ms or 1.5s")
 		}
-		if d < 0 {
-			return errors.New("it must not be negative")
+		if d <= 0 {
+			return errors.New("it must be positive")
 		}
 		*dst = d
 		return nil
