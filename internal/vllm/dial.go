@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"strings"
 	"sync/atomic"
@@ -48,13 +49,22 @@ func Dial(ctx context.Context, config Config) (*Client, error) {
 // connectSlot repeats attempts until one connects or the context ends. Slots count from 1.
 func connectSlot(ctx context.Context, config Config, slot int, start time.Time) (*grpc.ClientConn, error) {
 	retries := retryLog{log: config.Log}
+	var last error
 	for attempts := 1; ; attempts++ {
 		conn, err := attempt(ctx, config)
 		if err == nil {
 			return conn, nil
 		}
+		if last == nil || ctx.Err() == nil {
+			// An attempt that the end cut short says less than the one before it.
+			last = err
+		}
 		if ctx.Err() == nil {
-			retries.note(ctx, err.Error(), "engine not connected yet", "peer", config.Endpoint.String(), "slot", slot)
+			level := slog.LevelDebug
+			if KindOfError(err) == Protocol {
+				level = slog.LevelWarn // most likely the wrong port, which nobody should find out at the deadline only
+			}
+			retries.note(ctx, level, err.Error(), "engine not connected yet", "peer", config.Endpoint.String(), "slot", slot)
 			if pause(ctx, config.RetryInterval) {
 				continue
 			}
@@ -64,13 +74,14 @@ func connectSlot(ctx context.Context, config Config, slot int, start time.Time) 
 			Kind: giveUpKind(ctx, CannotConnect),
 			Text: fmt.Sprintf("connect to vLLM at %s: %s: pool slot %d of %d, %d attempts, %v elapsed, last cause",
 				config.Endpoint, endOfPatience(ctx, start), slot, config.Connections, attempts, elapsed),
-			Err: err,
+			Err: last,
 		}
 	}
 }
 
 // attempt makes one connection and waits until HTTP/2 settings have been exchanged on it.
 func attempt(ctx context.Context, config Config) (*grpc.ClientConn, error) {
+	begun := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, config.AttemptTimeout)
 	defer cancel()
 	var dialError atomic.Pointer[error]
@@ -93,7 +104,8 @@ func attempt(ctx context.Context, config Config) (*grpc.ClientConn, error) {
 	// What the dialer met is plainer than grpc-go's wrapping of it.
 	if met := dialError.Load(); met != nil && !connected.Load() {
 		err = *met
-	} else if ctx.Err() != nil {
+	} else if ctx.Err() != nil || time.Since(begun) >= config.AttemptTimeout {
+		// The second case is grpc-go's own bound, which is as long and may fire first.
 		err = errors.New("attempt exceeded its deadline: " + silence(connected.Load()))
 	}
 	return nil, errors.Join(err, closeAll([]*grpc.ClientConn{conn}))
@@ -135,9 +147,9 @@ func connectCause(err error) error {
 	text := status.Convert(err).Message()
 	switch {
 	case strings.Contains(text, "HTTP/1"):
-		return errors.New("the peer answers in HTTP/1: this is an HTTP port, not vLLM's gRPC port")
+		return protocol("the peer answers in HTTP/1: this is an HTTP port, not vLLM's gRPC port")
 	case strings.Contains(text, "server preface"):
-		return fmt.Errorf("the peer does not speak plain HTTP/2 (TLS, or no gRPC server on this port?): %s", text)
+		return protocol("the peer does not speak plain HTTP/2 (TLS, or no gRPC server on this port?): %s", text)
 	default:
 		return errors.New(text)
 	}
@@ -151,8 +163,13 @@ func endOfPatience(ctx context.Context, start time.Time) string {
 	return "cancelled"
 }
 
-// pause waits between attempts, and reports false when the context ended first.
+// pause waits between attempts, and reports false when the context ended first. It does not let a new attempt begin at the
+// very deadline.
 func pause(ctx context.Context, d time.Duration) bool {
+	if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) <= d {
+		<-ctx.Done()
+		return false
+	}
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {

@@ -59,6 +59,8 @@ func ParseEndpoint(text string) (Endpoint, error) {
 		if _, err = netip.ParseAddr(host); err != nil {
 			return refuse("%q is not an IPv6 address", host)
 		}
+	} else if strings.IndexFunc(host, notInName) >= 0 {
+		return refuse("%q is not a host name", host)
 	}
 	port := uint64(defaultPort)
 	if strings.HasSuffix(parsed.Host, ":") {
@@ -72,6 +74,16 @@ func ParseEndpoint(text string) (Endpoint, error) {
 		}
 	}
 	return Endpoint{Host: host, Port: uint16(port)}, nil
+}
+
+// notInName reports runes that no resolver takes; url.Parse lets many of them pass.
+func notInName(r rune) bool {
+	switch {
+	case 'a' <= r && r <= 'z', 'A' <= r && r <= 'Z', '0' <= r && r <= '9', r == '.', r == '-', r == '_':
+		return false
+	default:
+		return true
+	}
 }
 
 // Address is host:port as dialers take it, an IPv6 host in brackets.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -51,6 +52,7 @@ func (c *Client) Check(ctx context.Context, service string) (Health, error) {
 func (c *Client) WaitServing(ctx context.Context, service string) error {
 	start := time.Now()
 	retries := retryLog{log: c.config.Log}
+	var last error
 	for {
 		health, err := c.Check(ctx, service)
 		if err == nil && health == Serving {
@@ -59,12 +61,14 @@ func (c *Client) WaitServing(ctx context.Context, service string) error {
 		if KindOfError(err) == Protocol {
 			return err
 		}
-		last := err
 		if err == nil {
-			last = errors.New("it answers " + string(health))
+			err = errors.New("it answers " + string(health))
+		}
+		if last == nil || ctx.Err() == nil {
+			last = err
 		}
 		if ctx.Err() == nil {
-			retries.note(ctx, last.Error(), "engine not serving yet", "peer", c.config.Endpoint.String(), "service", service)
+			retries.note(ctx, slog.LevelDebug, err.Error(), "engine not serving yet", "peer", c.config.Endpoint.String(), "service", service)
 			if pause(ctx, c.config.RetryInterval) {
 				continue
 			}

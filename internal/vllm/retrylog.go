@@ -9,7 +9,7 @@ import (
 // retryLogEvery is how often an unchanged cause is logged again.
 const retryLogEvery = 30 * time.Second
 
-// retryLog writes the causes of repeated attempts at DEBUG: when the text changes, else at most each 30 s. It belongs to the
+// retryLog writes the causes of repeated attempts: when the text changes, else at most each 30 s. It belongs to the
 // goroutine that retries.
 type retryLog struct {
 	log        *slog.Logger
@@ -18,8 +18,8 @@ type retryLog struct {
 	suppressed int
 }
 
-func (r *retryLog) note(ctx context.Context, cause, message string, args ...any) {
-	if !r.log.Enabled(ctx, slog.LevelDebug) {
+func (r *retryLog) note(ctx context.Context, level slog.Level, cause, message string, args ...any) {
+	if !r.log.Enabled(ctx, level) {
 		return
 	}
 	now := time.Now()
@@ -27,6 +27,6 @@ func (r *retryLog) note(ctx context.Context, cause, message string, args ...any)
 		r.suppressed++
 		return
 	}
-	r.log.DebugContext(ctx, message, append(args, "cause", cause, "suppressed", r.suppressed)...)
+	r.log.Log(ctx, level, message, append(args, "cause", cause, "suppressed", r.suppressed)...)
 	r.last, r.at, r.suppressed = cause, now, 0
 }

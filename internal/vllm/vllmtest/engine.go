@@ -51,6 +51,7 @@ type Engine struct {
 
 	health  *health.Server
 	noCheck bool          // set once
+	down    bool          // set once; start refusing
 	closing chan struct{} // closed by Close
 	port    *port
 	servers sync.WaitGroup // goroutines of Serve and GracefulStop
@@ -73,7 +74,7 @@ type Option func(e *Engine)
 func WithoutHealth() Option { return func(e *Engine) { e.noCheck = true } }
 
 // Down makes an engine that refuses connections until Up is called.
-func Down() Option { return func(e *Engine) { e.Down() } }
+func Down() Option { return func(e *Engine) { e.down = true } }
 
 // New starts an engine and registers its end with t.Cleanup.
 func New(t testing.TB, options ...Option) *Engine {
@@ -90,9 +91,11 @@ func New(t testing.TB, options ...Option) *Engine {
 	for _, service := range []string{"", InferenceService, ControlService} {
 		e.health.SetServingStatus(service, healthpb.HealthCheckResponse_SERVING)
 	}
-	e.Up()
 	for _, option := range options {
 		option(e)
+	}
+	if !e.down {
+		e.Up()
 	}
 	t.Cleanup(e.Close)
 	return e
@@ -231,7 +234,10 @@ func (e *Engine) Close() {
 		return
 	}
 	e.closed = true
-	servers := append(slices.Clone(e.old), e.server)
+	servers := slices.Clone(e.old)
+	if e.server != nil {
+		servers = append(servers, e.server)
+	}
 	e.mu.Unlock()
 	close(e.closing)
 	e.Down()

@@ -133,6 +133,20 @@ func Batch(ids ...uint32) Step {
 	}
 }
 
+// Repeat sends n messages of the one token, without a record of each: for loads that the log should not hold.
+func Repeat(n int, id uint32) Step {
+	message := &pb.GenerateResponse{Outputs: &pb.SequenceOutput{NumTokens: 1, TokenIds: []uint32{id}}}
+	return func(c *Call) error {
+		for range n {
+			if err := c.stream.Send(message); err != nil {
+				return err
+			}
+		}
+		c.sentTokens += uint32(n)
+		return c.Context().Err()
+	}
+}
+
 // Finish sends a last message without tokens. It counts the tokens sent so far.
 func Finish(reason pb.FinishInfo_FinishReason) Step { return FinishWith(reason, nil) }
 
