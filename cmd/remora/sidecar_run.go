@@ -93,8 +93,9 @@ func (c handoffConfig) check() translate.HandoffCheck {
 
 // shutdownTimeout is how long answers may run on after the grace. What a prefill worker waits for has a bound of its own.
 func (c sidecarConfig) shutdownTimeout() time.Duration {
+	limit := min(c.Shutdown.Total, c.Shutdown.Runtime)
 	if c.Role == protocol.Prefill {
-		return min(c.Shutdown.Total, c.Shutdown.PrefillDrain)
+		limit = min(limit, c.Shutdown.PrefillDrain)
 	}
-	return c.Shutdown.Total
+	return limit
 }

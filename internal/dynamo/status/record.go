@@ -40,7 +40,7 @@ var terminals = [...]string{"finished", "cancelled", "error", "refused"}
 // DrainOutcome is how the drain of a cancelled hand-off ended.
 type DrainOutcome uint8
 
-// The ends of a drain. Only the last two may leave blocks behind on the prefill engine, for its lease.
+// The ends of a drain. Only headers_never, never_submitted and cut may leave blocks behind on the prefill engine, for its lease.
 const (
 	DrainReleased       DrainOutcome = iota // a message said that the KV blocks were pulled
 	DrainFinished                           // the request finished by itself
@@ -48,9 +48,10 @@ const (
 	DrainDeadline                           // aborted at the deadline
 	DrainHeadersNever                       // dropped at the deadline; the engine had not answered yet
 	DrainNeverSubmitted                     // dropped at the deadline; the request was never sent
+	DrainCut                                // cut short by a forced shutdown
 )
 
-var drainOutcomes = [...]string{"released", "finished", "ended", "deadline", "headers_never", "never_submitted"}
+var drainOutcomes = [...]string{"released", "finished", "ended", "deadline", "headers_never", "never_submitted", "cut"}
 
 // HandoffRefusal is what was wrong with a hand-off that a decode refused.
 type HandoffRefusal uint8

@@ -1,0 +1,92 @@
+package worker
+
+import (
+	"log/slog"
+	"net"
+	"time"
+
+	"remora/internal/dynamo/discovery"
+	"remora/internal/dynamo/modelcard"
+	"remora/internal/dynamo/protocol"
+	"remora/internal/translate"
+	"remora/internal/vllm"
+)
+
+// Config is everything a worker needs to know. Fields without a note on their zero value must be set.
+type Config struct {
+	Role protocol.Role
+	// Address names the endpoint. Frontends look for prefill workers in the component "prefill"; the others are free.
+	Address discovery.Address
+	// EndpointTypes is what the model card offers; without effect for prefill.
+	EndpointTypes modelcard.EndpointTypes
+	// Codec is what the worker advertises for bodies; the frontend obeys.
+	Codec protocol.Codec
+	// DeviceType goes into the instance record: "cpu" or "cuda".
+	DeviceType string
+
+	// Engine says how to reach the engine; StartupDeadline bounds each of the two looks at it.
+	Engine          vllm.Config
+	StartupDeadline time.Duration
+
+	// Store holds the worker's records. Run closes it.
+	Store discovery.Store
+	// Host and Port of the request plane: bound and advertised. Host "": the local address. Port 0: any.
+	Host string
+	Port uint16
+	// MaxMessage bounds a request frame, in bytes. 0: 32 MiB.
+	MaxMessage int
+	// Running and Waiting bound the admitted requests; beyond both the worker answers "overloaded". Running 0: 10,000 and 40,000.
+	Running, Waiting int
+
+	// System is the status server's listener; nil: no status server. Run closes it.
+	System net.Listener
+	// StartReady makes /health say ready before the worker is.
+	StartReady bool
+	// HealthPath and LivePath of the status server; "": /health and /live.
+	HealthPath, LivePath string
+	// SelfHost serves the model's files to frontends from the status server; without one the card names local paths.
+	SelfHost bool
+
+	// ChatTemplate is the file of --custom-jinja-template; "": the model's own.
+	ChatTemplate               string
+	ToolCallParser             string // "": none
+	ReasoningParser            string // "": none
+	ExcludeToolsWhenChoiceNone bool
+	HandoffCheck               translate.HandoffCheck
+	DrainDeadline              time.Duration // M3; 0: 30 s
+	GracePeriod                time.Duration // after the instance record is gone, requests are still taken
+	ShutdownTimeout            time.Duration // after the grace, answers may run on
+	Log                        *slog.Logger
+	OnReady                    func(Ready) // called once when the worker is registered; nil: not told
+}
+
+// Ready tells what a registered worker is.
+type Ready struct {
+	Model      string // served name
+	InstanceID uint64
+	Address    string // of the request plane
+}
+
+// The stock limits of a worker's requests, the default start-up and drain deadlines, and the stock grace.
+const (
+	defaultRunning  = 10_000
+	defaultWaiting  = 40_000
+	defaultStartup  = 30 * time.Minute
+	defaultDeadline = 30 * time.Second
+)
+
+func (c Config) withDefaults() Config {
+	if c.Running <= 0 {
+		c.Running, c.Waiting = defaultRunning, defaultWaiting
+	}
+	if c.StartupDeadline <= 0 {
+		c.StartupDeadline = defaultStartup
+	}
+	if c.DrainDeadline <= 0 {
+		c.DrainDeadline = defaultDeadline
+	}
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	return c
+}

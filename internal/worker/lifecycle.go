@@ -1,0 +1,348 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"strconv"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"remora/internal/dynamo/discovery"
+	"remora/internal/dynamo/modelcard"
+	"remora/internal/dynamo/protocol"
+	"remora/internal/dynamo/requestplane"
+	"remora/internal/dynamo/status"
+	"remora/internal/handoff"
+	"remora/internal/translate"
+	"remora/internal/vllm"
+)
+
+// cleanupTimeout bounds each step of the clean-up that talks to something outside.
+const cleanupTimeout = 5 * time.Second
+
+// Run serves until stop ends, then shuts down gracefully; when cut ends, at once. It returns nil after a graceful stop, also of
+// a worker that had not finished its start; ErrCut after a forced one; and else an error with one clear sentence, when the
+// worker could not start or could not go on.
+func Run(stop, cut context.Context, cfg Config) error {
+	w := &worker{cfg: cfg.withDefaults(), id: discovery.NewID(), metrics: status.NewMetrics()}
+	w.log = w.cfg.Log
+	err := w.run(stop, cut)
+	if stop.Err() != nil && errors.Is(err, errStopped) {
+		return nil
+	}
+	return err
+}
+
+// worker is one run of Run.
+type worker struct {
+	cfg     Config          // set once
+	id      uint64          // instance id; set once
+	metrics *status.Metrics // set once
+	log     *slog.Logger    // set once
+	system  *status.Server  // nil: off; set once
+	service *service        // set by start
+}
+
+// run is start-up, service and clean-up. Whatever was made is unmade in the opposite order, however far the start came.
+func (w *worker) run(stop, cut context.Context) (err error) {
+	defer func() { err = errors.Join(err, w.closeStore()) }()
+	if err := w.cfg.Address.Validate(); err != nil {
+		return err
+	}
+
+	// The status server answers before the engine does, so that probes can tell "starting" from "dead".
+	background, endBackground := context.WithCancel(context.Background())
+	group, failed := errgroup.WithContext(background)
+	defer func() {
+		endBackground()
+		err = errors.Join(err, group.Wait())
+	}()
+	if err := w.serveSystem(failed, group); err != nil {
+		return err
+	}
+
+	engine, found, err := w.connect(stop)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		ctx, end := context.WithTimeout(context.Background(), cleanupTimeout)
+		defer end()
+		began := time.Now()
+		err = errors.Join(err, engine.Close(ctx))
+		w.metrics.SetCleanupTime(time.Since(began))
+	}()
+	card, err := w.card(found)
+	if err != nil {
+		return err
+	}
+
+	listener, err := w.listen()
+	if err != nil {
+		return err
+	}
+	running, endRunning := context.WithCancel(context.Background())
+	w.service = w.newService(running, engine, found, card)
+	plane := requestplane.NewServer(requestplane.ServerConfig{Logger: w.log, MaxMessage: w.cfg.MaxMessage})
+	defer func() {
+		endRunning()
+		plane.Close()
+		w.service.background.Wait()
+	}()
+	group.Go(func() error { return plane.Serve(listener) })
+	hostPort := listener.Addr().String()
+	plane.Handle(w.cfg.Address.Path(w.id), w.service)
+
+	if err := w.register(stop, card, hostPort); err != nil {
+		return err
+	}
+	w.ready(card, hostPort)
+	defer w.setReady(false)
+
+	select {
+	case <-stop.Done():
+	case <-failed.Done(): // the listener or the status server broke: group.Wait says why
+	}
+	w.shutdown(cut)
+	if cut.Err() != nil {
+		return ErrCut
+	}
+	return nil
+}
+
+// serveSystem starts the status server where there is one.
+func (w *worker) serveSystem(ctx context.Context, group *errgroup.Group) error {
+	if w.cfg.System == nil {
+		if w.cfg.SelfHost {
+			w.log.Warn("no system port: the model card names local paths, so frontends on other hosts can't read the model's files " +
+				"(set DYN_SYSTEM_PORT)")
+		}
+		return nil
+	}
+	server, err := status.New(status.Config{
+		HealthPath: w.cfg.HealthPath, LivePath: w.cfg.LivePath, Metrics: w.metrics.Handler(), Log: w.log,
+	})
+	if err != nil {
+		_ = w.cfg.System.Close()
+		return err //nolint:wrapcheck // it says all
+	}
+	w.system = server
+	server.SetReady(w.cfg.StartReady)
+	group.Go(func() error { return server.Serve(ctx, w.cfg.System) })
+	return nil
+}
+
+// connect looks at the engine twice, each time within the start-up deadline of its own: first through one connection, to
+// learn what it is; then through the pool that serves, to make sure that it still is.
+func (w *worker) connect(stop context.Context) (*vllm.Client, vllm.Discovery, error) {
+	w.log.Info("waiting for the engine", "endpoint", w.cfg.Engine.Endpoint.String(), "deadline", w.cfg.StartupDeadline)
+	began := time.Now()
+	one := w.cfg.Engine
+	one.Connections = 1
+	first, found, err := w.look(stop, one, vllm.ControlService)
+	if err != nil {
+		return nil, found, stoppedOr(stop, err)
+	}
+	ctx, end := context.WithTimeout(context.Background(), cleanupTimeout)
+	err = first.Close(ctx)
+	end()
+	if err != nil {
+		return nil, found, fmt.Errorf("close the first connection: %w", err)
+	}
+	client, again, err := w.look(stop, w.cfg.Engine, vllm.ControlService, vllm.InferenceService)
+	if err != nil {
+		return nil, found, stoppedOr(stop, err)
+	}
+	if err := found.SameIdentity(again); err != nil {
+		ctx, end := context.WithTimeout(context.Background(), cleanupTimeout)
+		defer end()
+		return nil, found, errors.Join(fmt.Errorf("the engine changed during the start: %w", err), client.Close(ctx))
+	}
+	for _, note := range again.Notes {
+		w.log.Warn(note)
+	}
+	w.metrics.SetModelLoadTime(time.Since(began))
+	w.metrics.SetEngineUp(true)
+	w.log.Info("engine ready", "model", again.ModelID, "served_name", again.ServedName, "version", again.EngineVersion,
+		"connections", w.cfg.Engine.Connections)
+	return client, again, nil
+}
+
+// look connects, waits for the services and asks the engine what it is.
+func (w *worker) look(stop context.Context, cfg vllm.Config, services ...string) (*vllm.Client, vllm.Discovery, error) {
+	ctx, end := context.WithTimeout(stop, w.cfg.StartupDeadline)
+	defer end()
+	client, err := vllm.Dial(ctx, cfg)
+	if err != nil {
+		return nil, vllm.Discovery{}, err //nolint:wrapcheck // it says all
+	}
+	found, err := func() (vllm.Discovery, error) {
+		for _, service := range services {
+			if err := client.WaitServing(ctx, service); err != nil {
+				return vllm.Discovery{}, err //nolint:wrapcheck // it says all
+			}
+		}
+		return client.Discover(ctx) //nolint:wrapcheck // it says all
+	}()
+	if err != nil {
+		ctx, end := context.WithTimeout(context.Background(), cleanupTimeout)
+		defer end()
+		return nil, found, errors.Join(err, client.Close(ctx))
+	}
+	return client, found, nil
+}
+
+// card builds the model card and has the status server serve the files that it names.
+func (w *worker) card(found vllm.Discovery) (modelcard.Card, error) {
+	dir, err := modelcard.Resolve(found.ModelID)
+	if err != nil {
+		return modelcard.Card{}, err //nolint:wrapcheck // it says all
+	}
+	cfg := modelcard.Config{
+		Dir: dir,
+		Engine: modelcard.Engine{
+			ModelID: found.ModelID, ServedName: found.ServedName, Aliases: found.Aliases, MaxModelLen: found.ContextLength,
+			KVBlockSize: found.BlockSize, TotalKVBlocks: found.BlocksPerRank * uint64(max(found.Ranks.Count, 1)),
+			MaxRunningRequests: found.MaxRunning, MaxBatchedTokens: found.MaxBatched,
+			DataParallelStartRank: found.Ranks.Start, DataParallelSize: found.Ranks.Count,
+		},
+		Role: w.cfg.Role, EndpointTypes: w.cfg.EndpointTypes, CustomTemplate: w.cfg.ChatTemplate,
+		ToolCallParser: w.cfg.ToolCallParser, ReasoningParser: w.cfg.ReasoningParser,
+		ExcludeToolsWhenToolChoiceNone: w.cfg.ExcludeToolsWhenChoiceNone,
+	}
+	if found.SupportsLoRA {
+		cfg.Engine.MaxLoras = found.MaxLoRAs
+	}
+	if w.system != nil && w.cfg.SelfHost {
+		base, err := w.systemURL()
+		if err != nil {
+			return modelcard.Card{}, err
+		}
+		cfg.Hosting = &modelcard.Hosting{
+			BaseURL: base, Namespace: w.cfg.Address.Namespace, Component: w.cfg.Address.Component, Endpoint: w.cfg.Address.Endpoint,
+		}
+	}
+	card, err := modelcard.Build(cfg)
+	if err != nil {
+		return modelcard.Card{}, err //nolint:wrapcheck // it says all
+	}
+	for _, warning := range card.Warnings {
+		w.log.Warn(warning)
+	}
+	if w.system != nil {
+		files := make([]status.File, 0, len(card.Files))
+		for _, f := range card.Files {
+			files = append(files, status.File{URLPath: f.URLPath, Path: f.Path})
+		}
+		w.system.SetFiles(files)
+	}
+	return card, nil
+}
+
+// systemURL is where frontends reach the status server.
+func (w *worker) systemURL() (string, error) {
+	_, port, err := net.SplitHostPort(w.cfg.System.Addr().String())
+	if err != nil {
+		return "", fmt.Errorf("address of the status server: %w", err)
+	}
+	return "http://" + net.JoinHostPort(w.host(), port), nil
+}
+
+func (w *worker) host() string {
+	if w.cfg.Host == "" {
+		return localHost()
+	}
+	return w.cfg.Host
+}
+
+func (w *worker) listen() (net.Listener, error) {
+	address := net.JoinHostPort(w.host(), strconv.Itoa(int(w.cfg.Port)))
+	listener, err := net.Listen("tcp", address)
+	if err != nil {
+		return nil, fmt.Errorf("the request plane can't listen on %s (see DYN_TCP_RPC_HOST and DYN_TCP_RPC_PORT): %w", address, err)
+	}
+	return listener, nil
+}
+
+func (w *worker) newService(ctx context.Context, engine *vllm.Client, found vllm.Discovery, card modelcard.Card) *service {
+	return &service{
+		ctx: ctx, engine: engine, dialer: &requestplane.Dialer{},
+		translate: &translate.Engine{
+			Role: w.cfg.Role, ServedName: found.ServedName, ModelID: found.ModelID, Aliases: found.Aliases,
+			Multimodal: found.SupportsMultimodal, LoRA: found.SupportsLoRA, BlockSize: card.KVBlockSize,
+			RankStart: found.Ranks.Start, RankCount: found.Ranks.Count, HandoffCheck: w.cfg.HandoffCheck,
+		},
+		machine: handoff.Config{Role: machineRole(w.cfg.Role), DrainDeadline: w.cfg.DrainDeadline, ShutdownRead: shutdownRead},
+		metrics: w.metrics, log: w.log, gate: newGate(w.cfg.Running, w.cfg.Waiting, w.metrics), live: make(map[string]*request),
+	}
+}
+
+func machineRole(role protocol.Role) handoff.Role {
+	switch role {
+	case protocol.Prefill:
+		return handoff.Prefill
+	case protocol.Decode:
+		return handoff.Decode
+	case protocol.Aggregated, protocol.Encode:
+		return handoff.Aggregated
+	}
+	return handoff.Aggregated
+}
+
+func (w *worker) ready(card modelcard.Card, hostPort string) {
+	w.metrics.Bind(status.Identity{
+		Namespace: w.cfg.Address.Namespace, Component: w.cfg.Address.Component, Endpoint: w.cfg.Address.Endpoint,
+		WorkerID: w.id, Model: card.DisplayName,
+	})
+	w.setReady(true)
+	w.log.Info("worker registered", "model", card.DisplayName, "role", w.cfg.Role.String(), "instance", strconv.FormatUint(w.id, 16),
+		"address", hostPort)
+	if w.cfg.OnReady != nil {
+		w.cfg.OnReady(Ready{Model: card.DisplayName, InstanceID: w.id, Address: hostPort})
+	}
+}
+
+func (w *worker) setReady(ready bool) {
+	if w.system != nil {
+		w.system.SetReady(ready)
+	}
+}
+
+// register publishes the model card, then the instance: a request can only come when everything is there.
+func (w *worker) register(stop context.Context, card modelcard.Card, hostPort string) error {
+	a := w.cfg.Address
+	model, err := discovery.Model{
+		Namespace: a.Namespace, Component: a.Component, Endpoint: a.Endpoint, InstanceID: w.id, Card: card.JSON(),
+	}.Encode()
+	if err != nil {
+		return fmt.Errorf("model record: %w", err)
+	}
+	instance, err := discovery.Instance{
+		Namespace: a.Namespace, Component: a.Component, Endpoint: a.Endpoint, InstanceID: w.id,
+		Transport:  discovery.Transport{TCP: a.TCP(hostPort, w.id)},
+		DeviceType: w.cfg.DeviceType, RequestPlaneCodec: w.cfg.Codec.String(),
+	}.Encode()
+	if err != nil {
+		return fmt.Errorf("instance record: %w", err)
+	}
+	if err := w.cfg.Store.Create(stop, discovery.ModelCards, a.Key(w.id), model); err != nil {
+		return stoppedOr(stop, fmt.Errorf("publish the model card: %w", err))
+	}
+	if err := w.cfg.Store.Create(stop, discovery.Instances, a.Key(w.id), instance); err != nil {
+		return stoppedOr(stop, fmt.Errorf("publish the instance: %w", err))
+	}
+	return nil
+}
+
+func (w *worker) closeStore() error {
+	ctx, end := context.WithTimeout(context.Background(), cleanupTimeout)
+	defer end()
+	if err := w.cfg.Store.Close(ctx); err != nil {
+		return fmt.Errorf("remove the worker's records: %w", err)
+	}
+	return nil
+}

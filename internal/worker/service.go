@@ -1,0 +1,225 @@
+package worker
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"log/slog"
+	"strconv"
+	"sync"
+	"time"
+
+	"remora/internal/dynamo/protocol"
+	"remora/internal/dynamo/requestplane"
+	"remora/internal/dynamo/status"
+	"remora/internal/handoff"
+	"remora/internal/translate"
+	"remora/internal/vllm"
+	pb "remora/proto/vllm"
+)
+
+// engine is the engine client as requests use it.
+type engine interface {
+	Open(request *pb.GenerateRequest, rank *uint32, sink vllm.Sink) vllm.Stream
+	Abort(ctx context.Context, ids ...string) error
+}
+
+// service answers the requests of one endpoint. It implements requestplane.Handler.
+type service struct {
+	ctx       context.Context // ends when the service is closed; set once
+	engine    engine          // set once
+	dialer    *requestplane.Dialer
+	translate *translate.Engine // set once
+	machine   handoff.Config    // what the machines of all requests have in common; set once
+	metrics   *status.Metrics   // set once
+	log       *slog.Logger      // set once
+	gate      *gate             // set once
+
+	background sync.WaitGroup // aborts and ordered drops
+
+	mu   sync.Mutex
+	live map[string]*request // guarded by mu; by engine id
+	last handoff.EventKind   // guarded by mu; what broadcast said, for requests that are added later. 0: nothing
+}
+
+// Admit implements requestplane.Handler.
+func (s *service) Admit(*requestplane.Request) error { return s.gate.admit() }
+
+// Serve implements requestplane.Handler: one request from its frame to the end of its drain.
+func (s *service) Serve(_ context.Context, in *requestplane.Request) {
+	defer s.gate.leave()
+	if in.Unacked {
+		// The frontend takes the request for refused and may have sent it elsewhere; two readers of one hand-off must not be.
+		s.log.Warn("acceptance could not be written; the request is not run", "request_id", in.Control.ID)
+		return
+	}
+	s.metrics.RequestStarted(len(in.Body))
+	if in.Headers.FrontendSendNS > 0 {
+		s.metrics.NetworkTransit(in.ReceivedAt.Sub(time.Unix(0, in.Headers.FrontendSendNS)))
+	}
+	r := &request{
+		svc: s, id: in.Control.ID, codec: in.Control.Codec, started: in.ReceivedAt,
+		log:     s.log.With("request_id", in.Control.ID),
+		decided: make(chan struct{}), ended: make(chan struct{}), dialed: make(chan struct{}), leaving: make(chan struct{}),
+	}
+	refusal := r.prepare(in)
+	s.add(r)
+	defer s.remove(r)
+
+	// A decode's hand-off must reach the engine even where the dial-back fails, and as soon as can be: both run at once.
+	var dialing sync.WaitGroup
+	defer dialing.Wait()
+	if r.keeper() {
+		dialing.Go(func() { r.dial(in.Control.Connection) })
+	} else {
+		r.dial(in.Control.Connection)
+	}
+	if refusal != nil {
+		r.step(handoff.Event{Kind: handoff.EventRefuse}, occasion{err: refusal})
+	} else {
+		entered := s.gate.enter(r)
+		r.step(handoff.Event{Kind: handoff.EventDispatch}, occasion{})
+		<-r.decided
+		if entered {
+			s.gate.exit()
+		}
+	}
+	r.finish()
+	s.metrics.RequestEnded(terminal(r.terminal), time.Since(in.ReceivedAt))
+}
+
+// prepare decodes and converts the body; nil: the request can be dispatched.
+func (r *request) prepare(in *requestplane.Request) *protocol.Error {
+	cfg := r.svc.machine
+	defer func() { r.machine = handoff.New(cfg) }()
+	if in.Malformed != nil {
+		r.svc.metrics.RequestFailed(status.ErrorInvalidMessage)
+		return in.Malformed
+	}
+	body, err := protocol.ParseRequest(in.Control.Codec, in.Body)
+	if err != nil {
+		r.svc.metrics.RequestFailed(status.ErrorDeserialization)
+		return &protocol.Error{
+			Kind: protocol.ErrorInvalidArgument, Message: "request body: " + err.Error(), Public: "The request could not be decoded",
+		}
+	}
+	in.Body = nil
+	call, refusal := r.svc.translate.Convert(r.id, body)
+	if refusal != nil {
+		if refusal.Handoff != translate.FaultNone {
+			r.svc.metrics.HandoffRefused(handoffRefusal(refusal.Handoff))
+		}
+		return refusal.Err
+	}
+	r.call = call
+	cfg.HasParams = call.HandoffUsed
+	return nil
+}
+
+func (r *request) keeper() bool {
+	return r.svc.machine.Role == handoff.Decode && r.call != nil && r.call.HandoffUsed
+}
+
+// dial connects back to the frontend. A frontend that can't be reached is a client that has left.
+func (r *request) dial(info requestplane.ConnectionInfo) {
+	defer close(r.dialed)
+	stream, err := r.svc.dialer.Dial(r.svc.ctx, info, r.codec, r.onControl)
+	if err != nil {
+		r.svc.metrics.RequestFailed(status.ErrorResponseStream)
+		r.log.Warn("frontend can't be dialled back", "address", info.Address, "error", err)
+		r.leave("dial-back failed")
+		return
+	}
+	r.mu.Lock()
+	gone := r.gone // the reader may have said so already
+	r.client = stream
+	r.mu.Unlock()
+	if gone {
+		stream.Close()
+		return
+	}
+	r.flush()
+}
+
+// onControl hears what the frontend says on the response connection. A reset can swallow the kill, so the ends of the
+// connection mean the same.
+func (r *request) onControl(ev requestplane.Event) {
+	if ev.Leaving() {
+		r.leave(ev.Kind.String())
+		return
+	}
+	r.stop()
+}
+
+// readOutTimeout bounds how long a client may take to read what is left of its answer after the terminal.
+const readOutTimeout = time.Minute
+
+// finish delivers what is pending after the terminal, waits for the client's close and for the engine stream's end.
+func (r *request) finish() {
+	<-r.dialed
+	patience := time.AfterFunc(readOutTimeout, func() { r.leave("the answer was not read") })
+	r.flush()
+	patience.Stop()
+	r.mu.Lock()
+	to, submitted := r.client, r.stream != nil
+	r.mu.Unlock()
+	if to != nil {
+		to.Wait() // bounded: it has ended or was closed
+	}
+	if submitted {
+		<-r.ended // it has ended or was dropped, and the engine client guarantees the call
+	}
+}
+
+// add makes r known and gives it an engine id that no live request bears: a migrated request may come back while its old
+// drain still lives, and Abort hits every bearer of an id (M9).
+func (s *service) add(r *request) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r.engineID = r.id
+	for s.live[r.engineID] != nil {
+		r.engineID = r.id + "-" + suffix()
+	}
+	s.live[r.engineID] = r
+	if r.call != nil {
+		r.call.Request.RequestId = r.engineID
+	}
+	if s.last != 0 {
+		r.step(handoff.Event{Kind: s.last}, occasion{})
+	}
+}
+
+func (s *service) remove(r *request) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.live, r.engineID)
+}
+
+// broadcast feeds one event, the shutdown's or the cut's, to every live request and to those that are still to come.
+func (s *service) broadcast(kind handoff.EventKind) {
+	s.mu.Lock()
+	s.last = kind
+	all := make([]*request, 0, len(s.live))
+	for _, r := range s.live {
+		all = append(all, r)
+	}
+	s.mu.Unlock()
+	for _, r := range all {
+		r.step(handoff.Event{Kind: kind}, occasion{}) // what that brings is flushed by Serve and by the engine's goroutine
+	}
+}
+
+// alive counts the requests that have not ended, drains included.
+func (s *service) alive() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.live)
+}
+
+func suffix() string {
+	var b [4]byte
+	if _, err := rand.Read(b[:]); err != nil { // never fails since Go 1.24
+		return strconv.FormatInt(time.Now().UnixNano(), 16)
+	}
+	return hex.EncodeToString(b[:])
+}

@@ -1,0 +1,72 @@
+package worker
+
+import (
+	"context"
+	"time"
+
+	"remora/internal/dynamo/discovery"
+	"remora/internal/handoff"
+)
+
+const (
+	// shutdownRead is how long an unreleased decode is read after its Abort at the end of the shutdown (M5).
+	shutdownRead = time.Second
+	// settleTime is what requests get after that to deliver their last frames.
+	settleTime = 11 * time.Second
+	// cutTime is what they get after a cut.
+	cutTime = 2 * time.Second
+	// pollInterval of the waits of a shutdown.
+	pollInterval = 10 * time.Millisecond
+)
+
+// shutdown is M5: out of discovery; still taking requests for the grace, because routers lag; then refusing, while answers run
+// on; at the end of the patience the rest is told to end, and what does not is cut. A worker without requests does not wait
+// beyond the grace, prefill workers included.
+func (w *worker) shutdown(cut context.Context) {
+	began := time.Now()
+	w.log.Info("shutting down", "requests", w.service.alive(), "grace", w.cfg.GracePeriod, "timeout", w.cfg.ShutdownTimeout)
+	w.setReady(false)
+	w.unregister()
+	idle := func() bool { return w.service.alive() == 0 }
+	wait(cut, w.cfg.GracePeriod, func() bool { return false })
+	w.service.gate.close()
+	wait(cut, w.cfg.ShutdownTimeout, idle)
+	if !idle() && cut.Err() == nil {
+		w.log.Warn("answers still run at the end of the shutdown's patience; ending them", "requests", w.service.alive())
+		w.service.broadcast(handoff.EventShutdown)
+		wait(cut, shutdownRead+settleTime, idle)
+	}
+	if !idle() {
+		w.log.Warn("cutting what is left", "requests", w.service.alive())
+		w.service.broadcast(handoff.EventCut)
+		wait(context.Background(), cutTime, idle)
+	}
+	w.metrics.SetDrainTime(time.Since(began))
+	w.log.Info("shut down", "took", time.Since(began), "requests_left", w.service.alive())
+}
+
+// unregister takes the instance out of routing. The card stays until the end, for the answers that still run.
+func (w *worker) unregister() {
+	ctx, end := context.WithTimeout(context.Background(), cleanupTimeout)
+	defer end()
+	if err := w.cfg.Store.Delete(ctx, discovery.Instances, w.cfg.Address.Key(w.id)); err != nil {
+		w.log.Error("the instance record can't be removed now; frontends may go on sending", "error", err)
+	}
+}
+
+// wait returns when done says so, after limit, or when cut ends.
+func wait(cut context.Context, limit time.Duration, done func() bool) {
+	deadline := time.NewTimer(limit)
+	defer deadline.Stop()
+	tick := time.NewTicker(pollInterval)
+	defer tick.Stop()
+	for !done() {
+		select {
+		case <-tick.C:
+		case <-deadline.C:
+			return
+		case <-cut.Done():
+			return
+		}
+	}
+}
