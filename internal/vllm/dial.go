@@ -38,7 +38,7 @@ func Dial(ctx context.Context, config Config) (*Client, error) {
 				return slotErr
 			})
 		}
-		return group.Wait() //nolint:wrapcheck // it is connectSlot's own
+		return group.Wait()
 	}()
 	if err != nil {
 		return nil, errors.Join(err, closeAll(conns))
@@ -136,7 +136,7 @@ func waitReady(ctx context.Context, conn *grpc.ClientConn) error {
 		case connectivity.Connecting:
 		}
 		if !conn.WaitForStateChange(ctx, state) {
-			return ctx.Err() //nolint:wrapcheck // attempt replaces it
+			return ctx.Err()
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package vllm
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -149,7 +150,7 @@ func extras(parsed *url.URL, text string) string {
 // urlReason is a url.Parse error without the URL, which the caller's text already names and which may hold a password.
 func urlReason(err error) string {
 	text := err.Error()
-	if parseError, ok := err.(*url.Error); ok { //nolint:errorlint // url.Parse documents the bare type
+	if parseError, ok := errors.AsType[*url.Error](err); ok {
 		text = parseError.Err.Error()
 	}
 	return text

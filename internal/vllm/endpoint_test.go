@@ -37,7 +37,7 @@ func TestParseEndpoint(t *testing.T) {
 		{text: "::1:50051", refusal: "host and port"},
 		{text: "[engine]:50051", refusal: "host"},
 		{text: "a,b:50051", refusal: "not a host name"},
-		{text: "engine_1.my-net:50051", want: "http://engine_1.my-net:50051", address: "engine_1.my-net:50051"},
+		{text: "engine_1.my-net.test:50051", want: "http://engine_1.my-net.test:50051", address: "engine_1.my-net.test:50051"},
 		{text: "[::1:50051", refusal: "host and port"},
 		{text: "user@engine:50051", refusal: "user and password"},
 		{text: "http://user:secret@engine:50051", refusal: "user and password"},

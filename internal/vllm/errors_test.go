@@ -128,6 +128,10 @@ func TestStatusOf(t *testing.T) {
 		{status.FromContextError(context.DeadlineExceeded).Err(), Status{
 			RPC: "R", Code: codes.DeadlineExceeded, Message: "context deadline exceeded",
 		}},
+		{
+			status.Error(codes.DeadlineExceeded, reset+"CANCEL"),
+			Status{RPC: "R", Code: codes.DeadlineExceeded, Message: reset + "CANCEL"},
+		},
 		{status.Error(codes.ResourceExhausted, "queue is full"), Status{RPC: "R", Code: codes.ResourceExhausted, Message: "queue is full"}},
 	}
 	for _, test := range tests {

@@ -31,6 +31,8 @@ func statusOf(rpc string, err error) Status {
 	raw := status.Convert(err)
 	out := Status{RPC: rpc, Code: raw.Code(), Message: raw.Message()}
 	switch {
+	case out.Code == codes.DeadlineExceeded:
+		// Also when the peer, which is told the deadline, was first to act on it and reset the stream.
 	case strings.HasPrefix(out.Message, resetText):
 		out.Transport = true
 		out.NotSent = strings.HasPrefix(out.Message, refusedText)

@@ -2,6 +2,7 @@ package vllmtest
 
 import (
 	"context"
+	"errors"
 	"net"
 	"slices"
 	"sync"
@@ -270,9 +271,11 @@ func (e *Engine) GenerateStream(request *pb.GenerateRequest, stream grpc.ServerS
 
 func (c *Call) run(steps []Step) error {
 	for _, step := range steps {
-		if err := step(c); err == errEOF {
+		err := step(c)
+		if errors.Is(err, errEOF) {
 			return nil
-		} else if err != nil {
+		}
+		if err != nil {
 			return err
 		}
 	}
