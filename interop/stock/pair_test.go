@@ -47,8 +47,11 @@ func TestPairSaysTheSame(t *testing.T) {
 }
 
 func TestPairAnswersRust(t *testing.T) { answers(t, pair(t, harness.Rust, harness.Rust).Frontend) }
+
 func TestPairAnswersRemora(t *testing.T) {
-	answers(t, pair(t, harness.Remora, harness.Remora).Frontend)
+	f := pair(t, harness.Remora, harness.Remora).Frontend
+	answers(t, f)
+	fineAnswers(t, f)
 }
 
 // TestOneSetOfBothKinds puts a Rust and a Remora worker into one worker set, prefill and decode alike. A frontend gives
