@@ -136,13 +136,22 @@ func (c Config) core() core.Config {
 	}
 }
 
-// vocab makes text of the built-in model's merged tokens: all of them are readable.
+// vocab makes text of the built-in model's tokens that read like words: a space and at least three letters.
 func vocab() core.Vocab {
 	v := core.Vocab{Size: tinymodel.VocabSize, EOS: tinymodel.EOS}
-	for id := uint32(256); id < tinymodel.VocabSize; id++ {
-		if !tinymodel.IsSpecial(id) {
+	for id := range uint32(tinymodel.VocabSize) {
+		if word := tinymodel.TokenBytes(id); len(word) > 3 && word[0] == ' ' && isLetters(word[1:]) {
 			v.Words = append(v.Words, id)
 		}
 	}
 	return v
+}
+
+func isLetters(b []byte) bool {
+	for _, c := range b {
+		if c|0x20 < 'a' || c|0x20 > 'z' {
+			return false
+		}
+	}
+	return true
 }
