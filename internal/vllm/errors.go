@@ -131,7 +131,7 @@ func (s Status) Err() error {
 
 // codeName differs from Code.String where Go's names are not the ones on the wire text of the Rust sidecar.
 func codeName(code codes.Code) string {
-	switch code { //nolint:exhaustive // only the two that differ
+	switch code {
 	case codes.OK:
 		return "Ok"
 	case codes.Canceled:

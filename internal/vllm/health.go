@@ -32,7 +32,7 @@ func (c *Client) Check(ctx context.Context, service string) (Health, error) {
 	defer cancel()
 	answer, err := healthpb.NewHealthClient(c.pick()).Check(ctx, &healthpb.HealthCheckRequest{Service: service})
 	status := statusOf("Health.Check", err)
-	switch status.Code { //nolint:exhaustive // all others are plain errors
+	switch status.Code {
 	case codes.OK:
 		return Health(answer.GetStatus().String()), nil
 	case codes.NotFound, codes.Unimplemented:

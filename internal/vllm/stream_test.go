@@ -31,8 +31,8 @@ type recorder struct {
 	ended  chan struct{}
 }
 
-func newRecorder(t testing.TB, on func(call string)) *recorder {
-	return &recorder{t: t, on: on, ended: make(chan struct{})}
+func newRecorder(tb testing.TB, on func(call string)) *recorder {
+	return &recorder{t: tb, on: on, ended: make(chan struct{})}
 }
 
 func (r *recorder) call(text string) {
@@ -105,23 +105,23 @@ func (r *recorder) endWithin(d time.Duration) vllm.Status {
 }
 
 // dial connects to the engine and closes the client with the test.
-func dial(t testing.TB, engine *vllmtest.Engine, change func(c *vllm.Config)) *vllm.Client {
-	t.Helper()
+func dial(tb testing.TB, engine *vllmtest.Engine, change func(c *vllm.Config)) *vllm.Client {
+	tb.Helper()
 	config := vllm.Config{Endpoint: vllm.Endpoint{Host: "engine.test", Port: 50051}, Dialer: engine.Dial}
 	if change != nil {
 		change(&config)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(tb.Context(), 30*time.Second)
 	defer cancel()
 	client, err := vllm.Dial(ctx, config)
 	if err != nil {
-		t.Fatalf("dial: %v", err)
+		tb.Fatalf("dial: %v", err)
 	}
-	t.Cleanup(func() {
+	tb.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		defer cancel()
 		if err := client.Close(ctx); err != nil {
-			t.Errorf("close: %v", err)
+			tb.Errorf("close: %v", err)
 		}
 	})
 	return client

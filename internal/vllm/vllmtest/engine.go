@@ -78,8 +78,8 @@ func WithoutHealth() Option { return func(e *Engine) { e.noCheck = true } }
 func Down() Option { return func(e *Engine) { e.down = true } }
 
 // New starts an engine and registers its end with t.Cleanup.
-func New(t testing.TB, options ...Option) *Engine {
-	t.Helper()
+func New(tb testing.TB, options ...Option) *Engine {
+	tb.Helper()
 	e := &Engine{
 		health:  health.NewServer(),
 		closing: make(chan struct{}),
@@ -98,7 +98,7 @@ func New(t testing.TB, options ...Option) *Engine {
 	if !e.down {
 		e.Up()
 	}
-	t.Cleanup(e.Close)
+	tb.Cleanup(e.Close)
 	return e
 }
 
@@ -136,11 +136,11 @@ func Answer(n int) []Step {
 func (e *Engine) Dial(ctx context.Context, _ string) (net.Conn, error) { return e.port.dial(ctx) }
 
 // Loopback makes the engine listen on 127.0.0.1 as well and returns host:port. Not for synctest bubbles.
-func (e *Engine) Loopback(t testing.TB) string {
-	t.Helper()
-	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+func (e *Engine) Loopback(tb testing.TB) string {
+	tb.Helper()
+	listener, err := (&net.ListenConfig{}).Listen(tb.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
-		t.Fatalf("listen on loopback: %v", err)
+		tb.Fatalf("listen on loopback: %v", err)
 	}
 	e.mu.Lock()
 	e.serveLocked(listener)
@@ -191,6 +191,9 @@ func (e *Engine) GoAway() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	retired := e.server
+	if e.closed || retired == nil {
+		return
+	}
 	e.freshLocked()
 	e.servers.Go(retired.GracefulStop)
 }

@@ -94,9 +94,9 @@ func (e *Engine) Count(kind Kind, id string) int {
 
 // Await waits until the log has an event of the kind and id and returns the first; an empty id takes any. It fails the test
 // when ten seconds pass (in the bubble's time when there is one) or the test ends.
-func (e *Engine) Await(t testing.TB, kind Kind, id string) Event {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+func (e *Engine) Await(tb testing.TB, kind Kind, id string) Event {
+	tb.Helper()
+	ctx, cancel := context.WithTimeout(tb.Context(), 10*time.Second)
 	defer cancel()
 	for seen := 0; ; {
 		e.mu.Lock()
@@ -110,7 +110,7 @@ func (e *Engine) Await(t testing.TB, kind Kind, id string) Event {
 		select {
 		case <-changed:
 		case <-ctx.Done():
-			t.Fatalf("engine never saw %v %q; it saw %v", kind, id, events)
+			tb.Fatalf("engine never saw %v %q; it saw %v", kind, id, events)
 		}
 	}
 }
