@@ -136,7 +136,7 @@ func (r *reader) u32s(dst *[]uint32) error {
 		if err := r.enter(KindList); err != nil {
 			return err
 		}
-		out := make([]uint32, 0, r.hint())
+		out := r.plainU32s(make([]uint32, 0, r.hint()))
 		for {
 			ok, err := r.more()
 			if err != nil || !ok {

@@ -27,6 +27,9 @@ type source interface {
 	more() (bool, error)
 	// key reads the key of the element that more announced.
 	key() ([]byte, error)
+	// plainU32s appends the elements of the innermost list, as long as each is a u32 in its commonest spelling. It stops before
+	// anything else, even if that is right: the general way is there for it, this one is for prompts of many thousand tokens.
+	plainU32s(dst []uint32) []uint32
 	// hint guesses how many elements the innermost container still has. It never exceeds the bytes that are left.
 	hint() int
 	// end fails where anything follows the document.

@@ -371,6 +371,30 @@ func (s *jsonSource) key() ([]byte, error) {
 	return key, nil
 }
 
+func (s *jsonSource) plainU32s(dst []uint32) []uint32 {
+	level := &s.stack[len(s.stack)-1]
+	for {
+		i := s.i
+		if level.started {
+			if i >= len(s.b) || s.b[i] != ',' {
+				return dst
+			}
+			i++
+		}
+		first, v := i, uint64(0)
+		for ; i < len(s.b) && isDigit(s.b[i]) && i-first < 10; i++ {
+			v = v*10 + uint64(s.b[i]-'0')
+		}
+		switch {
+		case i == first, i == len(s.b), s.b[i] != ',' && s.b[i] != ']', s.b[first] == '0' && i-first > 1, v > math.MaxUint32:
+			return dst
+		}
+		dst = append(dst, uint32(v))
+		level.started = true
+		s.i = i
+	}
+}
+
 // hint is made for lists of token ids, which take four bytes or so each.
 func (s *jsonSource) hint() int {
 	n := bytes.IndexByte(s.b[s.i:], ']')

@@ -1,6 +1,7 @@
 package protocol
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"math"
@@ -162,6 +163,28 @@ func (s *msgpackSource) key() ([]byte, error) {
 		return nil, fmt.Errorf("map key: %w", err)
 	}
 	return key, nil
+}
+
+func (s *msgpackSource) plainU32s(dst []uint32) []uint32 {
+	left := &s.left[len(s.left)-1]
+	b := s.b
+	for ; *left > 0 && len(b) > 0; *left-- {
+		switch c := b[0]; {
+		case c < 0x80:
+			dst, b = append(dst, uint32(c)), b[1:]
+		case c == 0xcc && len(b) > 1:
+			dst, b = append(dst, uint32(b[1])), b[2:]
+		case c == 0xcd && len(b) > 2:
+			dst, b = append(dst, uint32(binary.BigEndian.Uint16(b[1:]))), b[3:]
+		case c == 0xce && len(b) > 4:
+			dst, b = append(dst, binary.BigEndian.Uint32(b[1:])), b[5:]
+		default:
+			s.b = b
+			return dst
+		}
+	}
+	s.b = b
+	return dst
 }
 
 func (s *msgpackSource) hint() int { return int(s.left[len(s.left)-1]) }
