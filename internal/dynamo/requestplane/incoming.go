@@ -44,28 +44,46 @@ func (i *Incoming) connect(conn net.Conn, in *bufio.Reader) (ok bool) {
 	return true
 }
 
+// Ready returns nil once the good prologue is there: the moment at which a streaming client gets its status. Its errors are
+// those of Next, which calls it where it has not been called.
+func (i *Incoming) Ready(ctx context.Context) error {
+	if i.prologue {
+		return i.reason()
+	}
+	_, _, err := i.pull(ctx)
+	return err
+}
+
 // Next returns the next item. The response's good end is io.EOF. A refusal in the prologue is a *protocol.Error, an end without
 // the final frame ErrMissingFinal, and so on; after an error every call returns the same. An item may carry an Error of its
 // own. The end of ctx kills the response.
 func (i *Incoming) Next(ctx context.Context) (protocol.Item, error) {
-	select {
-	case <-i.connected:
-	case <-i.over:
-		return protocol.Item{}, i.reason()
-	case <-ctx.Done():
-		i.finish(context.Cause(ctx), true)
-		return protocol.Item{}, i.reason()
+	if err := i.Ready(ctx); err != nil {
+		return protocol.Item{}, err
 	}
 	for {
-		item, ok, err := i.frame(ctx)
-		if err != nil {
-			i.finish(err, errors.Is(err, ErrBadResponse))
-			return protocol.Item{}, i.reason()
-		}
-		if ok {
-			return item, nil
+		item, ok, err := i.pull(ctx)
+		if err != nil || ok {
+			return item, err
 		}
 	}
+}
+
+// pull waits for one frame and takes the response's end from it, if that is what it is.
+func (i *Incoming) pull(ctx context.Context) (item protocol.Item, ok bool, err error) {
+	select {
+	case <-i.connected:
+		item, ok, err = i.frame(ctx)
+	case <-i.over:
+		return item, false, i.reason()
+	case <-ctx.Done():
+		err = context.Cause(ctx)
+	}
+	if err != nil {
+		i.finish(err, errors.Is(err, ErrBadResponse) || ctx.Err() != nil)
+		return protocol.Item{}, false, i.reason()
+	}
+	return item, ok, nil
 }
 
 // frame reads one frame; ok is false where it carries no item.
