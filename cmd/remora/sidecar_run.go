@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"time"
 
+	"remora/cmd/remora/internal/logging"
 	"remora/internal/dynamo/discovery"
 	"remora/internal/dynamo/modelcard"
 	"remora/internal/dynamo/protocol"
@@ -17,8 +18,9 @@ import (
 )
 
 // runSidecar serves until stop ends, and at once ends when cut does.
-func runSidecar(stop, cut context.Context, c sidecarConfig, log *slog.Logger) error {
-	store, err := openStore(c.Discovery, log)
+func runSidecar(stop, cut context.Context, c sidecarConfig, logger *slog.Logger) error {
+	log := logger.With(logging.TargetKey, "remora::worker")
+	store, err := openStore(c.Discovery, logger.With(logging.TargetKey, "remora::discovery"))
 	if err != nil {
 		return err
 	}
@@ -26,7 +28,7 @@ func runSidecar(stop, cut context.Context, c sidecarConfig, log *slog.Logger) er
 		Role: c.Role, Address: c.Address, EndpointTypes: c.Card.endpointTypes(), DeviceType: c.Device, Codec: c.RequestPlane.Codec,
 		Engine: vllm.Config{
 			Endpoint: c.Engine.Endpoint, Connections: c.Engine.Connections, AttemptTimeout: c.Engine.AttemptTimeout,
-			RetryInterval: c.Engine.RetryInterval, Log: log,
+			RetryInterval: c.Engine.RetryInterval, Log: logger.With(logging.TargetKey, "remora::vllm"),
 		},
 		StartupDeadline: c.Engine.StartupDeadline,
 		Store:           store,

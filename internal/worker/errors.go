@@ -10,8 +10,8 @@ import (
 	"remora/internal/vllm"
 )
 
-// ErrCut says that the worker was told to end at once, whatever was still running.
-var ErrCut = errors.New("stopped at once, at the second signal; requests may have been cut off")
+// ErrCut says that requests still ran when the worker ended, because it was told to end at once or they did not end in time.
+var ErrCut = errors.New("stopped while requests were still running; they were cut off")
 
 // errStopped says that the worker was stopped while it started.
 var errStopped = errors.New("stopped during the start")

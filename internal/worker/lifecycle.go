@@ -107,11 +107,7 @@ func (w *worker) run(stop, cut context.Context) (err error) {
 	case <-stop.Done():
 	case <-failed.Done(): // the listener or the status server broke: group.Wait says why
 	}
-	w.shutdown(cut)
-	if cut.Err() != nil {
-		return ErrCut
-	}
-	return nil
+	return w.shutdown(cut)
 }
 
 // serveSystem starts the status server where there is one.

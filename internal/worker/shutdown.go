@@ -21,8 +21,8 @@ const (
 
 // shutdown is M5: out of discovery; still taking requests for the grace, because routers lag; then refusing, while answers run
 // on; at the end of the patience the rest is told to end, and what does not is cut. A worker without requests does not wait
-// beyond the grace, prefill workers included.
-func (w *worker) shutdown(cut context.Context) {
+// beyond the grace, prefill workers included. It returns ErrCut where requests were cut.
+func (w *worker) shutdown(cut context.Context) (err error) {
 	began := time.Now()
 	w.log.Info("shutting down", "requests", w.service.alive(), "grace", w.cfg.GracePeriod, "timeout", w.cfg.ShutdownTimeout)
 	w.setReady(false)
@@ -40,9 +40,11 @@ func (w *worker) shutdown(cut context.Context) {
 		w.log.Warn("cutting what is left", "requests", w.service.alive())
 		w.service.broadcast(handoff.EventCut)
 		wait(context.Background(), cutTime, idle)
+		err = ErrCut
 	}
 	w.metrics.SetDrainTime(time.Since(began))
 	w.log.Info("shut down", "took", time.Since(began), "requests_left", w.service.alive())
+	return err
 }
 
 // unregister takes the instance out of routing. The card stays until the end, for the answers that still run.

@@ -1,0 +1,94 @@
+package worker
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/protobuf/types/known/structpb"
+
+	"remora/internal/dynamo/protocol"
+	"remora/internal/vllm/vllmtest"
+	pb "remora/proto/vllm"
+)
+
+// TestLeave: every way of leaving, at every moment, in every role; what the engine saw of the request, in order. "aborted"
+// before "dropped" or "ended" is the order that the engine needs; "ended" means that the engine's own end was read.
+func TestLeave(t *testing.T) {
+	params, err := structpb.NewStruct(map[string]any{"do_remote_prefill": true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	// held gives a script that stops at a gate which opens ten seconds after the client has left, or at once on an Abort.
+	held := func(before, after []vllmtest.Step) func() []vllmtest.Step {
+		return func() []vllmtest.Step { return slices.Concat(before, []vllmtest.Step{vllmtest.Sleep(10 * time.Second)}, after) }
+	}
+	steps := func(s ...vllmtest.Step) func() []vllmtest.Step { return func() []vllmtest.Step { return s } }
+	headers, prompt := vllmtest.Headers(), vllmtest.Prompt(4)
+	token := vllmtest.Tokens(11)
+	long := []vllmtest.Step{vllmtest.Tokens(21, 22), vllmtest.Silence()}
+	finish := vllmtest.FinishToken(pb.FinishInfo_LENGTH, 12)
+	type row struct {
+		name   string
+		role   protocol.Role
+		script func() []vllmtest.Step // made inside the bubble: its timers are virtual
+		want   string // events of the request at the engine
+	}
+	rows := []row{
+		// M2: kept until a message with tokens, then aborted and dropped. Never earlier.
+		{"decode before headers", protocol.Decode, held(nil, append([]vllmtest.Step{headers, prompt}, long...)), "received headers sent aborted sent ended"},
+		{"decode after headers", protocol.Decode, held([]vllmtest.Step{headers}, append([]vllmtest.Step{prompt}, long...)), "received headers sent aborted sent ended"},
+		{"decode after prompt", protocol.Decode, held([]vllmtest.Step{headers, prompt}, long), "received headers sent aborted sent ended"},
+		{"decode released by its finish", protocol.Decode, held([]vllmtest.Step{headers, prompt}, []vllmtest.Step{finish}), "received headers sent ended"},
+		{"decode in mid-stream", protocol.Decode, held([]vllmtest.Step{headers, prompt, token}, nil), "received headers sent aborted sent ended"},
+		// M3: the deadline.
+		{"decode, engine never answers", protocol.Decode, steps(vllmtest.Silence()), "received dropped"},
+		{"decode, no token ever", protocol.Decode, steps(headers, prompt, vllmtest.Silence()), "received headers sent aborted sent ended"},
+		// M6.
+		{"aggregated before headers", protocol.Aggregated, held(nil, nil), "received dropped"},
+		{"aggregated after headers", protocol.Aggregated, held([]vllmtest.Step{headers}, nil), "received headers aborted sent ended"},
+		{"aggregated in mid-stream", protocol.Aggregated, held([]vllmtest.Step{headers, prompt, token}, nil), "received headers sent aborted sent ended"},
+		{"prefill after headers", protocol.Prefill, held([]vllmtest.Step{headers}, nil), "received headers aborted sent ended"},
+		{"prefill before headers: the abort waits for them", protocol.Prefill, held(nil, []vllmtest.Step{headers, vllmtest.Sleep(time.Second)}), "received headers aborted sent ended"},
+		{"prefill that finishes first", protocol.Prefill, func() []vllmtest.Step {
+			return []vllmtest.Step{headers, prompt, vllmtest.WaitDeaf(after(10 * time.Second)), vllmtest.FinishWith(pb.FinishInfo_LENGTH, params, 12)}
+		}, "received headers sent aborted sent ended"},
+	}
+	ways := map[string]func(r *rig, o *open){
+		"kill":  func(_ *rig, o *open) { o.Kill() },
+		"reset": func(r *rig, _ *open) { r.cut() },
+		"stop":  func(r *rig, _ *open) { r.say("stop") },
+	}
+	for _, row := range rows {
+		for way, leave := range ways {
+			t.Run(row.name+"/"+way, func(t *testing.T) {
+				bubble(t, row.role, func(r *rig) {
+					r.engine.Script("x", row.script()...)
+					o := r.send("x")
+					synctest.Wait()
+					leave(r, o)
+					if way == "stop" {
+						if got := o.read(); !strings.HasSuffix(got, "cancelled final") {
+							t.Errorf("the client that said stop read %q", got)
+						}
+					}
+					r.wg.Wait()
+					r.svc.background.Wait()
+					synctest.Wait()
+					if got := r.engine.Of("x"); got != row.want {
+						t.Errorf("engine saw: %s\nwant:       %s", got, row.want)
+					}
+				})
+			})
+		}
+	}
+}
+
+// after is a channel that is closed later.
+func after(d time.Duration) <-chan struct{} {
+	wake := make(chan struct{})
+	time.AfterFunc(d, func() { close(wake) })
+	return wake
+}
