@@ -234,7 +234,9 @@ func TestPrompts(t *testing.T) {
 
 // Worker failures before the answer has begun: the status, and a text that tells the client no more than it may know.
 func TestWorkerFailures(t *testing.T) {
-	kind := func(backend bool, name string) protocol.ErrorKind { return protocol.ErrorKind{Backend: backend, Name: name} }
+	kind := func(backend bool, name string) protocol.ErrorKind {
+		return protocol.ErrorKind{Backend: backend, Name: name}
+	}
 	refusal := func(k protocol.ErrorKind) error {
 		return &RefusedError{&protocol.Error{Kind: k, Message: "secret", Public: "public"}}
 	}

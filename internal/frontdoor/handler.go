@@ -41,7 +41,7 @@ func (h *handler) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	default:
 		method = r.Method
 	}
-	if r.Method != method && !(method == http.MethodGet && r.Method == http.MethodHead) {
+	if r.Method != method && (method != http.MethodGet || r.Method != http.MethodHead) {
 		w.Header().Set("Allow", method)
 		w.fail(statusError(http.StatusMethodNotAllowed, fmt.Sprintf("%s wants %s", r.URL.Path, method)))
 		return
@@ -128,14 +128,14 @@ func (h *handler) generate(
 		base: h.base, plane: h.config.Plane, registry: h.registry, model: h.config.Model, log: h.config.Log,
 		id: newID(), served: served, generation: g, request: preprocess(g, h.config.Model.EOS()),
 	}
-	dialect := form(g)
-	top := head{ID: dialect.idPrefix() + j.id, Created: time.Now().Unix(), Model: g.model}
+	shape := form(g)
+	top := head{ID: shape.idPrefix() + j.id, Created: time.Now().Unix(), Model: g.model}
 	if g.stream {
-		j.out = &streamAnswer{w: w, head: top, dialect: dialect, includeUsage: g.includeUsage}
+		j.out = &streamAnswer{w: w, head: top, dialect: shape, includeUsage: g.includeUsage}
 	} else {
-		j.out = &wholeAnswer{w: w, head: top, dialect: dialect}
+		j.out = &wholeAnswer{w: w, head: top, dialect: shape}
 	}
-	w.Header().Set("X-Request-Id", j.id)
+	w.Header().Set("X-Request-ID", j.id)
 	j.run(r.Context())
 }
 

@@ -106,7 +106,7 @@ func (d *door) open(path, body string) *events {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		res, err := d.do(ctx, http.MethodPost, path, body)
+		res, err := d.do(ctx, http.MethodPost, path, body) //nolint:bodyclose // the cleanup below closes it
 		if err == nil {
 			e.res, e.lines = res, bufio.NewScanner(res.Body)
 		}

@@ -164,24 +164,19 @@ func (j *job) begin() error {
 	return j.out.begin()
 }
 
-// relay passes the items on until the stream ends or the answer does.
+// relay passes the items on until the answer ends.
 func (j *job) relay(client context.Context, stream Stream) error {
 	text := newAssembler(j.generation, j.request, j.model)
-	ctx, finished := client, false
 	for {
-		item, err := stream.Next(ctx)
+		item, err := stream.Next(client)
 		switch {
-		case errors.Is(err, io.EOF) && finished:
-			return j.out.end(text.usage)
 		case errors.Is(err, io.EOF):
 			return errNoFinish
-		case err != nil && finished && client.Err() == nil && ctx.Err() != nil:
-			return errNoEnd
 		case err != nil:
 			return err
 		case item.Error != nil:
 			return item.Error
-		case item.Data == nil || finished:
+		case item.Data == nil:
 			continue
 		}
 		d, cut, herr := text.add(item.Data)
@@ -191,22 +186,42 @@ func (j *job) relay(client context.Context, stream Stream) error {
 		if err := j.out.add(d); err != nil {
 			return err
 		}
-		if cut {
+		switch {
+		case cut:
 			stream.Kill()
 			return j.out.end(text.usage)
+		case d.finish != "":
+			if err := tail(client, stream); err != nil {
+				return err
+			}
+			return j.out.end(text.usage)
 		}
-		if d.finish != "" {
-			finished = true
-			var cancel context.CancelFunc
-			ctx, cancel = context.WithTimeout(client, tailLimit)
-			defer cancel()
+	}
+}
+
+// tail waits for the regular end of a stream that has said its finish reason. Without it the answer may be incomplete, which
+// the stock frontend tells the client as well.
+func tail(client context.Context, stream Stream) error {
+	ctx, cancel := context.WithTimeout(client, tailLimit)
+	defer cancel()
+	for {
+		item, err := stream.Next(ctx)
+		switch {
+		case errors.Is(err, io.EOF):
+			return nil
+		case err != nil && client.Err() == nil && ctx.Err() != nil:
+			return errNoEnd
+		case err != nil:
+			return err
+		case item.Error != nil:
+			return item.Error
 		}
 	}
 }
 
 // send gives the request to the first worker in order that can be reached.
 func (j *job) send(workers []Instance, request func(Instance) *protocol.PreprocessedRequest) (Stream, Instance, error) {
-	err := error(errNoWorker)
+	err := errNoWorker
 	for _, worker := range workers {
 		var stream Stream
 		stream, err = j.sendTo(worker, request(worker))

@@ -36,6 +36,7 @@ func (u usage) json() *usageJSON {
 // body is a chunk, or the whole answer. Usage is a null in chunks of a client that asked for usage, absent for others.
 type body[C any] struct {
 	head
+
 	Choices []C         `json:"choices"`
 	Usage   **usageJSON `json:"usage,omitzero"`
 }
@@ -108,6 +109,7 @@ type chatLogprobs struct {
 
 type chatToken struct {
 	chatTop
+
 	TopLogprobs []chatTop `json:"top_logprobs"`
 }
 

@@ -92,10 +92,10 @@ func (r *registry) run(ctx context.Context) error {
 }
 
 func watchEnd(ctx context.Context, bucket discovery.Bucket) error {
-	if ctx.Err() != nil {
-		return nil
+	if ctx.Err() == nil {
+		return fmt.Errorf("watch %s: %w", bucket, discovery.ErrClosed)
 	}
-	return fmt.Errorf("watch %s: %w", bucket, discovery.ErrClosed)
+	return nil
 }
 
 // instance takes one change of the instances bucket. A record that cannot be used is as good as none.

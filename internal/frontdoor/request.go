@@ -63,16 +63,14 @@ func parse(body []byte, v any) *httpError {
 	if err == nil {
 		return nil
 	}
-	var semantic *json.SemanticError
-	if errors.As(err, &semantic) {
+	if semantic, ok := errors.AsType[*json.SemanticError](err); ok {
 		param := paramOf(semantic.JSONPointer)
 		if param == "" {
 			return badRequest("", "the body must be a JSON object")
 		}
 		return badRequest(param, "%s has the wrong type: got %s", param, kindName(semantic.JSONKind))
 	}
-	var syntactic *jsontext.SyntacticError
-	if errors.As(err, &syntactic) {
+	if syntactic, ok := errors.AsType[*jsontext.SyntacticError](err); ok {
 		return badRequest("", "the body is not valid JSON: %s (byte %d)", syntactic.Err, syntactic.ByteOffset)
 	}
 	return badRequest("", "the body is not valid JSON")
@@ -179,7 +177,7 @@ const maxCount = 1<<31 - 1
 
 func count(name string, in *int64, least int64) (*uint32, *httpError) {
 	if in == nil {
-		return nil, nil //nolint:nilnil // absent is a value here
+		return nil, nil
 	}
 	if *in < least || *in > maxCount {
 		return nil, badRequest(name, "%s must be between %d and %d, got %d", name, least, maxCount, *in)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"time"
 
@@ -36,7 +35,7 @@ func (p *wirePlane) Send(ctx context.Context, to Instance, id string, r *protoco
 		incoming.Kill()
 		return nil, sendError(err)
 	}
-	return &wireStream{incoming: incoming}, nil
+	return &wireStream{incoming}, nil
 }
 
 // sendError sorts what Send says. Only a failed dial is sure to have left nothing at the worker.
@@ -60,58 +59,37 @@ func sendError(err error) error {
 	}
 }
 
-// wireStream is one answer over TCP. It belongs to one goroutine.
+// wireStream is one answer over TCP.
 type wireStream struct {
 	incoming *requestplane.Incoming
-	first    *protocol.Item // read by Ready, not yet given out
-	ended    bool           // Ready met the regular end
 }
 
-// Ready implements Stream. The request plane reads a good prologue without a word, so the first item has to vouch for it.
+// Ready implements Stream.
 func (s *wireStream) Ready(ctx context.Context) error {
-	item, err := s.incoming.Next(ctx)
-	var refusal *protocol.Error
-	switch {
-	case errors.Is(err, io.EOF):
-		s.ended = true
-		return nil
-	case errors.As(err, &refusal):
+	err := s.incoming.Ready(ctx)
+	if refusal, ok := errors.AsType[*protocol.Error](err); ok {
 		return &RefusedError{refusal}
-	case err != nil:
-		return nextError(err)
 	}
-	s.first = &item
-	return nil
+	return nextError(err)
 }
 
 // Next implements Stream.
 func (s *wireStream) Next(ctx context.Context) (protocol.Item, error) {
-	if s.first != nil {
-		item := *s.first
-		s.first = nil
-		return item, nil
-	}
-	if s.ended {
-		return protocol.Item{}, io.EOF
-	}
 	item, err := s.incoming.Next(ctx)
-	if err != nil && !errors.Is(err, io.EOF) {
-		err = nextError(err)
-	}
-	return item, err
+	return item, nextError(err)
 }
 
 // Kill implements Stream.
 func (s *wireStream) Kill() { s.incoming.Kill() }
 
-// nextError sorts what Incoming.Next says, a regular end and a refusal apart.
+// nextError sorts what Incoming says, a refusal apart.
 func nextError(err error) error {
 	switch {
 	case errors.Is(err, requestplane.ErrMissingFinal), errors.Is(err, requestplane.ErrClosed):
 		return fmt.Errorf("%w: %w", ErrUnavailable, err)
 	case errors.Is(err, requestplane.ErrBadResponse):
 		return fmt.Errorf("%w: %w", ErrProtocol, err)
-	default: // the end of a context
+	default: // none, the regular end, or the end of a context
 		return err
 	}
 }

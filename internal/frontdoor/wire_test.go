@@ -205,9 +205,12 @@ func TestWirePrefillThenDecode(t *testing.T) {
 			if big, _ := c.request.PrefillResult.DisaggregatedParams.Get("big"); big.Int != 1<<60 || c.frame.Control.ID != p.frame.Control.ID {
 				t.Errorf("decode %+v", c.request)
 			}
+			if err := c.stream.Prologue(); err != nil {
+				t.Fatal(err)
+			}
+			e.headers() // with the prologue, before the first item
 			c.write(item(protocol.EngineOutput{TokenIDs: []uint32{'o'}}), item(protocol.EngineOutput{TokenIDs: []uint32{'k'}}))
 			c.write(item(protocol.EngineOutput{FinishReason: protocol.FinishLength}))
-			e.headers()
 			c.end()
 			if text, finish := e.rest("choices.0.delta.content"); text != "ok" || finish != "length" {
 				t.Errorf("%q, %q", text, finish)

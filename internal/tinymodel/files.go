@@ -39,10 +39,10 @@ func writeFile(path string, content obj) (err error) {
 	enc := json.NewEncoder(&text)
 	enc.SetEscapeHTML(false) // the specials keep their angle brackets
 	enc.SetIndent("", " ")
-	if err := enc.Encode(content); err != nil {
+	if err = enc.Encode(content); err != nil {
 		return fmt.Errorf("encode: %w", err)
 	}
-	if old, err := os.ReadFile(path); err == nil && bytes.Equal(old, text.Bytes()) {
+	if old, readErr := os.ReadFile(path); readErr == nil && bytes.Equal(old, text.Bytes()) {
 		return nil
 	}
 	tmp, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*")
@@ -69,11 +69,11 @@ func writeFile(path string, content obj) (err error) {
 func tokenizerJSON() obj {
 	v := vocabulary()
 	ids := make(map[string]int, firstSpecial)
-	for id, token := range v.tokens {
+	for id, token := range &v.tokens {
 		ids[printable(token)] = id
 	}
 	merges := make([]string, 0, len(v.merges))
-	for _, m := range v.merges {
+	for _, m := range &v.merges {
 		merges = append(merges, printable(v.tokens[m.left])+" "+printable(v.tokens[m.right]))
 	}
 	added := make([]obj, 0, VocabSize-firstSpecial)

@@ -169,10 +169,10 @@ func TestWriteIsIdempotentAndWhole(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(dir, "config.json"), []byte("{"), 0o600); err != nil {
+	if err = os.WriteFile(filepath.Join(dir, "config.json"), []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := Write(dir); err != nil {
+	if err = Write(dir); err != nil {
 		t.Fatal(err)
 	}
 	after, err := os.Stat(filepath.Join(dir, "tokenizer.json"))
