@@ -42,7 +42,6 @@ type Request struct {
 	// Logprobs is a bool in chats and a count in completions.
 	Logprobs      any            `json:"logprobs,omitempty"`
 	TopLogprobs   int            `json:"top_logprobs,omitempty"`
-	IgnoreEOS     bool           `json:"ignore_eos,omitempty"`
 	StreamOptions *StreamOptions `json:"stream_options,omitempty"`
 }
 

@@ -311,3 +311,24 @@ func (v *VLLM) WaitReady(t T) {
 		return nil
 	})
 }
+
+// Up is a running `remora up`: everything in one process.
+type Up struct {
+	*Process
+	*Client
+}
+
+// StartUp starts the small deployment and waits until its front door is healthy.
+func StartUp(t T, args ...string) *Up {
+	t.Helper()
+	port := FreePort(t)
+	argv := append([]string{remoraBinary(t), "up", "--port", strconv.Itoa(port)}, args...)
+	u := &Up{Start(t, "up", nil, Politely, argv...), NewClient(port)}
+	Poll(t, "remora up", startTimeout, func() error {
+		if _, err := u.Get(t.Context(), "/health"); err != nil {
+			return u.because(err)
+		}
+		return nil
+	})
+	return u
+}

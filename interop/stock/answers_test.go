@@ -13,7 +13,7 @@ func TestAggregatedRust(t *testing.T) { answers(t, aggregated(t, harness.Rust).F
 func TestAggregatedRemora(t *testing.T) {
 	f := aggregated(t, harness.Remora).Frontend
 	answers(t, f)
-	fineAnswers(t, f)
+	withLogprobs(t, f)
 }
 
 // answers asks what every deployment must be able to answer.
@@ -30,6 +30,7 @@ func answers(t *testing.T, f *harness.Frontend) {
 		r.MaxTokens = 1
 		sameStreamed(t, f, r)
 	})
+	t.Run("stop string", func(t *testing.T) { stopString(t, f) })
 	t.Run("a prompt that is too long", func(t *testing.T) {
 		a := f.Ask(t, prompt(strings.Repeat("zq ", 20000)))
 		if a.Status != 400 {
@@ -39,10 +40,9 @@ func answers(t *testing.T, f *harness.Frontend) {
 	})
 }
 
-// fineAnswers asks what works only where the decode worker leaves an item's text to the frontend. The Rust sidecar fills
-// it in, with "", and the stock frontend then neither sees stop strings nor gives logprobs.
-func fineAnswers(t *testing.T, f *harness.Frontend) {
-	t.Run("stop string", func(t *testing.T) { stopString(t, f) })
+// withLogprobs asks for what works only where the decode worker leaves an item's text to the frontend. The Rust sidecar
+// fills it in, with "", and the stock frontend then gives no logprobs.
+func withLogprobs(t *testing.T, f *harness.Frontend) {
 	t.Run("logprobs of a chat", func(t *testing.T) {
 		r := chat("Which?")
 		r.Logprobs, r.TopLogprobs = true, 2

@@ -16,12 +16,12 @@ const model = harness.SimModel
 var story = strings.Repeat("Once there was a fish that travelled on other fish, and it never asked them where they were going. ", 10)
 
 func prompt(words string) harness.Request {
-	return harness.Request{Model: model, Prompt: words, MaxTokens: 32, IgnoreEOS: true}
+	return harness.Request{Model: model, Prompt: words, MaxTokens: 32}
 }
 
 func chat(words string) harness.Request {
 	return harness.Request{
-		Model: model, MaxTokens: 32, IgnoreEOS: true,
+		Model: model, MaxTokens: 32,
 		Messages: []harness.Message{{Role: "system", Content: "Answer."}, {Role: "user", Content: words}},
 	}
 }

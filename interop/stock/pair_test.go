@@ -51,7 +51,7 @@ func TestPairAnswersRust(t *testing.T) { answers(t, pair(t, harness.Rust, harnes
 func TestPairAnswersRemora(t *testing.T) {
 	f := pair(t, harness.Remora, harness.Remora).Frontend
 	answers(t, f)
-	fineAnswers(t, f)
+	withLogprobs(t, f)
 }
 
 // TestOneSetOfBothKinds puts a Rust and a Remora worker into one worker set, prefill and decode alike. A frontend gives
