@@ -65,7 +65,7 @@ func (e *Engine) checkLists() error {
 		if s.state != waiting && s.state != remoteWait || e.seqs[s.req.ID] != s {
 			return fmt.Errorf("%w: %s is queued in state %d", ErrInvariant, s.req.ID, s.state)
 		}
-		if s.state == waiting && s.computed == 0 && len(s.table) > 0 {
+		if s.state == waiting && !s.received && len(s.table) > 0 {
 			return fmt.Errorf("%w: %s waits with blocks", ErrInvariant, s.req.ID)
 		}
 	}

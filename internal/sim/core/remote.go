@@ -32,8 +32,8 @@ func (e *Engine) fetch(s *sequence, hits []int) bool {
 
 // ReadDone delivers the blocks that a Read asked for, in its order. The content is believed.
 func (e *Engine) ReadDone(id string, blocks [][]uint64) {
-	s, ok := e.seqs[id]
-	if !ok || s.received || s.failed {
+	s, ok := e.reading(id)
+	if !ok {
 		return
 	}
 	if len(blocks) != len(s.local) {
@@ -60,8 +60,8 @@ func (e *Engine) ReadDone(id string, blocks [][]uint64) {
 
 // ReadFailed says that a Read will not be answered.
 func (e *Engine) ReadFailed(id string) {
-	s, ok := e.seqs[id]
-	if !ok || s.received || s.failed {
+	s, ok := e.reading(id)
+	if !ok {
 		return
 	}
 	e.counts.ReadsFailed++
@@ -70,6 +70,15 @@ func (e *Engine) ReadFailed(id string) {
 		return
 	}
 	s.failed = true
+}
+
+// reading finds the request of a transfer that has not ended yet. A second report of one is ignored.
+func (e *Engine) reading(id string) (*sequence, bool) {
+	s, ok := e.seqs[id]
+	if !ok || s.received || s.failed || s.state != remoteWait && s.state != recvPending {
+		return nil, false
+	}
+	return s, true
 }
 
 // takeReceived moves requests whose transfer has ended on.

@@ -80,7 +80,7 @@ type Output struct {
 type state int
 
 const (
-	waiting    state = iota // in the queue, no blocks unless received is set
+	waiting    state = iota // in the queue; no blocks, unless received is set
 	remoteWait              // in the queue, has blocks, the transfer runs
 	running
 	recvPending // ended during the transfer: not in any queue, keeps its blocks until the transfer ends
@@ -97,7 +97,7 @@ type sequence struct {
 	computed   int      // tokens whose slots are valid
 	cached     int      // -1 until first scheduled
 	remote     bool     // the remote prefill has still to be fetched (do_remote_prefill as the engine keeps it)
-	received   bool     // transfer done, to be taken up by the next Schedule
+	received   bool     // transfer done; the table is complete, and taken up by the next Schedule
 	failed     bool     // transfer failed, likewise
 	local      []int    // blocks that the transfer fills
 	beating    bool     // its lease elsewhere has to be renewed

@@ -76,39 +76,32 @@ func (e *Engine) scheduleRunning(b *budget) bool {
 	return preempted
 }
 
-// scheduleQueue starts what fits.
+// scheduleQueue starts what fits: first the requests whose transfer has ended, which hold blocks already, then the others. The
+// first of these that does not fit stops the rest, so nobody is overtaken for ever.
 func (e *Engine) scheduleQueue(b *budget) {
-	queue := e.queue
-	var rest []*sequence
-	for i, s := range queue {
-		if b.tokens <= 0 || len(e.running) >= e.cfg.MaxSeqs {
-			rest = append(rest, queue[i:]...)
-			break
-		}
-		if s.state == remoteWait {
-			rest = append(rest, s)
-			continue
-		}
-		started := e.start(s, b)
-		if e.dead {
-			return
-		}
-		switch {
-		case !started:
-			e.queue = append(rest, queue[i:]...)
-			return
-		case s.state == remoteWait:
-			rest = append(rest, s)
-		default:
-			e.running = append(e.running, s)
+	var started []*sequence
+	for _, received := range []bool{true, false} {
+		for _, s := range e.queue {
+			if s.state == remoteWait || s.received != received {
+				continue
+			}
+			if b.tokens <= 0 || len(e.running) >= e.cfg.MaxSeqs || !e.start(s, b) {
+				break
+			}
+			if s.state == running {
+				e.running = append(e.running, s)
+				started = append(started, s)
+			}
 		}
 	}
-	e.queue = rest
+	for _, s := range started {
+		e.queue = without(e.queue, s)
+	}
 }
 
 // start gives a queued request its first blocks. It says false when the request has to stay where it is.
 func (e *Engine) start(s *sequence, b *budget) bool {
-	if s.computed > 0 { // received: has all its blocks
+	if s.received { // has all its blocks
 		n := b.grant(len(s.tokens) - s.computed)
 		if n == 0 {
 			return false
@@ -220,7 +213,7 @@ func (e *Engine) blocksFor(tokens int) int { return (tokens + e.cfg.BlockSize - 
 func (e *Engine) preempt(s *sequence) {
 	e.running = without(e.running, s)
 	e.pool.release(s.table)
-	s.table, s.computed, s.state, s.scores = nil, 0, waiting, nil
+	s.table, s.computed, s.state, s.received, s.scores = nil, 0, waiting, false, nil
 	e.queue = append([]*sequence{s}, e.queue...)
 	e.counts.Preemptions++
 }

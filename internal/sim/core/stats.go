@@ -38,7 +38,6 @@ type Counters struct {
 	Beats            int // heartbeats that renewed a lease here
 	UnknownNotices   int // completions for a request that holds nothing here
 	NotifyOnly       int // completions sent without a read
-	Aborts           int // live requests cancelled
 	ReceivedAfterEnd int // transfers that ended after their request
 }
 
