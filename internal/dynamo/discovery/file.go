@@ -57,8 +57,8 @@ func usableFolder(root string) error {
 	if root == "" {
 		return errors.New("no path given")
 	}
-	if err := os.MkdirAll(root, 0o777); err != nil { //nolint:gosec // shared with other users' frontends; the umask decides
-		return err //nolint:wrapcheck // the caller names the folder
+	if err := os.MkdirAll(root, 0o777); err != nil {
+		return err
 	}
 	if err := unix.Access(root, unix.R_OK|unix.W_OK|unix.X_OK); err != nil {
 		return fmt.Errorf("cannot read and write in it: %w", err)
@@ -217,7 +217,7 @@ func (s *File) touchOwned() {
 		err := f.touch(encodeFileName(id.key), time.Now())
 		if errors.Is(err, fs.ErrNotExist) {
 			s.log.Warn("our discovery record vanished; writing it again", "bucket", string(id.bucket), "key", id.key)
-			if err = os.MkdirAll(f.path, 0o777); err == nil { //nolint:gosec // as in openFolder
+			if err = os.MkdirAll(f.path, 0o777); err == nil {
 				err = s.createLocked(s.ctx, f, id.key, value)
 			}
 		}

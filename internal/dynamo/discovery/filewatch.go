@@ -47,10 +47,10 @@ func (s *File) Watch(ctx context.Context, bucket Bucket) (<-chan Event, error) {
 	w.notify = notify
 	s.wg.Go(func() {
 		// The watch ends with whichever of the two contexts ends first.
-		ctx, cancel := context.WithCancel(ctx)
+		either, cancel := context.WithCancel(ctx)
 		defer cancel()
 		defer context.AfterFunc(s.ctx, cancel)()
-		w.run(ctx)
+		w.run(either)
 	})
 	return w.out, nil
 }

@@ -38,7 +38,7 @@ type folder struct {
 // openFolder makes the bucket's folder where it is missing.
 func openFolder(root string, bucket Bucket) (*folder, error) {
 	path := filepath.Join(root, filepath.FromSlash(string(bucket)))
-	if err := os.MkdirAll(path, 0o777); err != nil { //nolint:gosec // other users' frontends share it; the umask decides
+	if err := os.MkdirAll(path, 0o777); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrFolder, err)
 	}
 	return &folder{path: path}, nil
@@ -81,7 +81,7 @@ func (f *folder) create(name string, value []byte, now time.Time) error {
 	var suffix [8]byte
 	_, _ = rand.Read(suffix[:]) // never fails
 	temporary := filepath.Join(f.path, temporaryPrefix+hex.EncodeToString(suffix[:]))
-	file, err := os.OpenFile(temporary, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666) //nolint:gosec // as for the folder
+	file, err := os.OpenFile(temporary, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
 	if err != nil {
 		return fmt.Errorf("write record: %w", err)
 	}
@@ -200,8 +200,8 @@ func (f *folder) expire(ctx context.Context, now time.Time) (removed []string, e
 		if statErr != nil || !info.ModTime().Equal(e.info.ModTime()) {
 			continue
 		}
-		if err = f.remove(e.name); err != nil {
-			return removed, err
+		if removeErr := f.remove(e.name); removeErr != nil {
+			return removed, removeErr
 		}
 		removed = append(removed, e.name)
 	}

@@ -26,13 +26,15 @@ func (a Address) Validate() error {
 	return ValidateName("endpoint", a.Endpoint)
 }
 
+const nameAlphabet = "abcdefghijklmnopqrstuvwxyz0123456789-_"
+
 // ValidateName checks one name; what says in the error which one it is.
 func ValidateName(what, name string) error {
 	if name == "" {
 		return fmt.Errorf("%w: %s is empty", ErrName, what)
 	}
 	for _, r := range name {
-		if !('a' <= r && r <= 'z' || '0' <= r && r <= '9' || r == '-' || r == '_') {
+		if !strings.ContainsRune(nameAlphabet, r) {
 			return fmt.Errorf("%w: %s %q has %q; only a-z, 0-9, '-' and '_' are allowed", ErrName, what, name, r)
 		}
 	}

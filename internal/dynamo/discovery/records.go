@@ -91,15 +91,20 @@ const (
 	typeEventSource  = "EventSource"
 )
 
+// tag goes before a record's own keys.
+type tag struct {
+	Type string `json:"type"`
+}
+
 // Encode gives the record's JSON, or an error where a reader could not read it.
 func (r Instance) Encode() ([]byte, error) {
 	if err := r.check(); err != nil {
 		return nil, err
 	}
 	return encode(struct {
-		Type string `json:"type"`
+		tag
 		Instance
-	}{typeInstance, r})
+	}{tag{typeInstance}, r})
 }
 
 // Encode gives the record's JSON, or an error where a reader could not read it.
@@ -108,25 +113,25 @@ func (r Model) Encode() ([]byte, error) {
 		return nil, err
 	}
 	return encode(struct {
-		Type string `json:"type"`
+		tag
 		Model
-	}{typeModel, r})
+	}{tag{typeModel}, r})
 }
 
 // Encode gives the record's JSON, or an error where a reader could not read it.
 func (r EventChannel) Encode() ([]byte, error) {
 	return encode(struct {
-		Type string `json:"type"`
+		tag
 		EventChannel
-	}{typeEventChannel, r})
+	}{tag{typeEventChannel}, r})
 }
 
 // Encode gives the record's JSON, or an error where a reader could not read it.
 func (r EventSource) Encode() ([]byte, error) {
 	return encode(struct {
-		Type string `json:"type"`
+		tag
 		EventSource
-	}{typeEventSource, r})
+	}{tag{typeEventSource}, r})
 }
 
 // Encode gives the metadata's JSON.

@@ -12,11 +12,11 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-func fixture(t testing.TB, name string) []byte {
-	t.Helper()
+func fixture(tb testing.TB, name string) []byte {
+	tb.Helper()
 	value, err := os.ReadFile(filepath.Join("testdata", "records", name))
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return bytes.TrimSpace(value)
 }

@@ -102,7 +102,7 @@ type builder struct {
 	warnings []string
 }
 
-func (b *builder) warn(format string, args ...any) {
+func (b *builder) warnf(format string, args ...any) {
 	b.warnings = append(b.warnings, fmt.Sprintf(format, args...))
 }
 
@@ -151,10 +151,10 @@ func (b *builder) blocksPerRank() *uint64 {
 	share := total / ranks
 	switch {
 	case share == 0:
-		b.warn("the engine reports %d KV blocks for %d ranks; the card says 1 a rank", total, ranks)
+		b.warnf("the engine reports %d KV blocks for %d ranks; the card says 1 a rank", total, ranks)
 		share = 1
 	case total%ranks != 0:
-		b.warn("the engine's %d KV blocks do not divide evenly over %d ranks; the card says %d a rank", total, ranks, share)
+		b.warnf("the engine's %d KV blocks do not divide evenly over %d ranks; the card says %d a rank", total, ranks, share)
 	}
 	return &share
 }
@@ -210,7 +210,7 @@ func (b *builder) modelFiles() error {
 	if tokenizerConfig != nil {
 		b.doc.PromptFormatter = &formatter{TokenizerConfig: tokenizerConfig}
 	} else if b.servesText() {
-		b.warn("%s has no %s; the stock frontend does not list such a model", b.Dir, tokenizerConfigFile)
+		b.warnf("%s has no %s; the stock frontend does not list such a model", b.Dir, tokenizerConfigFile)
 	}
 	generationConfig, err := checkOptional(filepath.Join(b.Dir, generationFile))
 	if err != nil {
@@ -248,7 +248,7 @@ func (b *builder) host() error {
 	b.doc.ExtraFiles = extra
 	for _, file := range slices.Concat(files, extra) {
 		if file.Size > maxDownload {
-			b.warn("%s has %d bytes; frontends refuse files above %d, and with it the model", file.Path, file.Size, maxDownload)
+			b.warnf("%s has %d bytes; frontends refuse files above %d, and with it the model", file.Path, file.Size, maxDownload)
 		}
 		b.hosted = append(b.hosted, b.Hosting.move(b.doc.Slug, file))
 	}
@@ -263,7 +263,7 @@ func (b *builder) chatTemplate() error {
 	}
 	b.doc.ChatTemplateFile = found
 	if found == nil && servedTypes(b.Role, b.EndpointTypes)&Chat != 0 && !b.hasInlineTemplate() {
-		b.warn("%s has no chat template: the stock frontend never lists a chat model without one, not even for completions "+
+		b.warnf("%s has no chat template: the stock frontend never lists a chat model without one, not even for completions "+
 			"(except families that it has a formatter for, such as DeepSeek); set --endpoint-types completions, "+
 			"or give a template with --custom-jinja-template", b.Dir)
 	}

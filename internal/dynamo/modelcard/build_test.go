@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -190,10 +191,7 @@ var plain = map[string]string{
 
 // with gives plain with changes; an empty text removes a file.
 func with(pairs ...string) map[string]string {
-	files := map[string]string{}
-	for name, text := range plain {
-		files[name] = text
-	}
+	files := maps.Clone(plain)
 	for i := 0; i < len(pairs); i += 2 {
 		files[pairs[i]] = pairs[i+1]
 		if pairs[i+1] == "" {

@@ -69,7 +69,7 @@ func readObject(path string) (map[string]json.RawMessage, error) {
 	if info.Size() > maxConfigSize {
 		return nil, fmt.Errorf("%w: %s has %d bytes, more than the %d that are read", ErrFolder, path, info.Size(), maxConfigSize)
 	}
-	text, err := os.ReadFile(path) //nolint:gosec // the operator's model folder
+	text, err := os.ReadFile(path)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrFolder, err)
 	}

@@ -80,7 +80,7 @@ func cacheFolder(getenv func(string) string) string {
 func cachedSnapshot(cache, modelID string) (string, error) {
 	repository := filepath.Join(cache, "models--"+strings.ReplaceAll(modelID, "/", "--"))
 	snapshots := filepath.Join(repository, "snapshots")
-	ref, err := os.ReadFile(filepath.Join(repository, "refs", "main")) //nolint:gosec // modelID is checked against hubID
+	ref, err := os.ReadFile(filepath.Join(repository, "refs", "main"))
 	if err == nil {
 		commit := strings.TrimSpace(string(ref))
 		if !revision.MatchString(commit) {
@@ -89,14 +89,14 @@ func cachedSnapshot(cache, modelID string) (string, error) {
 		return existing(filepath.Join(snapshots, commit))
 	}
 	if !errors.Is(err, fs.ErrNotExist) {
-		return "", err //nolint:wrapcheck // the caller names the model
+		return "", err
 	}
 	entries, err := os.ReadDir(snapshots)
 	if errors.Is(err, fs.ErrNotExist) {
 		return "", errors.New("no snapshot of it")
 	}
 	if err != nil {
-		return "", err //nolint:wrapcheck // the caller names the model
+		return "", err
 	}
 	if len(entries) != 1 {
 		return "", fmt.Errorf("%d snapshots and no refs/main to choose by", len(entries))
@@ -107,7 +107,7 @@ func cachedSnapshot(cache, modelID string) (string, error) {
 func existing(dir string) (string, error) {
 	info, err := os.Stat(dir)
 	if err != nil {
-		return "", err //nolint:wrapcheck // the caller names the model
+		return "", err
 	}
 	if !info.IsDir() {
 		return "", fmt.Errorf("%s is not a folder", dir)

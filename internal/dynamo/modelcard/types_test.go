@@ -11,7 +11,7 @@ func TestParseEndpointTypes(t *testing.T) {
 		"chat,completions":                 "Chat | Completions",
 		"completions,chat":                 "Chat | Completions",
 		"COMPLETIONS":                      "Completions",
-		" , chat ,,":                       "Chat",
+		", chat ,,":                        "Chat",
 		"embedding":                        "Embedding",
 		"embeddings,embedding":             "Embedding",
 		"tensor":                           "TensorBased",

@@ -1,6 +1,7 @@
 package status
 
 import (
+	"maps"
 	"net/http"
 	"strconv"
 	"sync"
@@ -16,8 +17,9 @@ import (
 // Everything can be counted from the start. What carries the worker's identity as labels becomes visible with Bind, when the
 // identity is known.
 type Metrics struct {
+	counts // set once; each is safe for concurrent use
+
 	registry *prometheus.Registry // set once
-	counts                        // set once; each is safe for concurrent use
 
 	mu    sync.Mutex
 	bound []binding // guarded by mu; what the last Bind registered
@@ -81,10 +83,7 @@ func (m *Metrics) Bind(id Identity) {
 
 // extend gives base with further label pairs.
 func extend(base prometheus.Labels, pairs ...string) prometheus.Labels {
-	labels := make(prometheus.Labels, len(base)+len(pairs)/2)
-	for name, value := range base {
-		labels[name] = value
-	}
+	labels := maps.Clone(base)
 	for i := 0; i+1 < len(pairs); i += 2 {
 		labels[pairs[i]] = pairs[i+1]
 	}

@@ -23,7 +23,7 @@ func exposed(t *testing.T, m *Metrics) (types map[string]string, samples map[str
 	s := newServer(t, Config{Metrics: m.Handler()})
 	r := ask(s, "GET", "/metrics")
 	types, samples = map[string]string{}, map[string]string{}
-	for line := range strings.Lines(body(t, r)) {
+	for line := range strings.Lines(r.body) {
 		line = strings.TrimSpace(line)
 		if rest, ok := strings.CutPrefix(line, "# TYPE "); ok {
 			name, kind, _ := strings.Cut(rest, " ")
@@ -32,8 +32,8 @@ func exposed(t *testing.T, m *Metrics) (types map[string]string, samples map[str
 			samples[line[:i]] = line[i+1:]
 		}
 	}
-	if r.StatusCode != 200 || !strings.HasPrefix(r.Header.Get("Content-Type"), "text/plain") {
-		t.Errorf("%d %v", r.StatusCode, r.Header)
+	if r.code != 200 || !strings.HasPrefix(r.header.Get("Content-Type"), "text/plain") {
+		t.Errorf("%d %v", r.code, r.header)
 	}
 	return types, samples
 }

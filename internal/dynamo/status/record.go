@@ -126,7 +126,7 @@ func (m *Metrics) SetCapacity(pool, queue int) {
 	m.queueCapacity.Set(float64(queue))
 }
 
-// SetModelLoadTime, SetCleanupTime and SetDrainTime record the phases of the process.
+// SetModelLoadTime records how long it took until the engine was ready.
 func (m *Metrics) SetModelLoadTime(d time.Duration) { m.modelLoad.Set(d.Seconds()) }
 
 // SetCleanupTime records how long the engine client's clean-up took.

@@ -22,7 +22,7 @@ const (
 	stopGrace      = 2 * time.Second
 )
 
-// ErrPath: the health and live paths cannot be used.
+// ErrPath says that the health or live path cannot be used.
 var ErrPath = errors.New("invalid status path")
 
 // Config is what a Server is made of.
@@ -39,7 +39,7 @@ type Server struct {
 	livePath   string                          // set once
 	metrics    http.Handler                    // set once
 	log        *slog.Logger                    // set once
-	ready      atomic.Bool                     //
+	ready      atomic.Bool                     // what /health says
 	files      atomic.Pointer[map[string]File] // by URL path; the map is never changed
 }
 

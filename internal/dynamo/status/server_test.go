@@ -10,6 +10,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -29,23 +30,20 @@ func newServer(t *testing.T, c Config) *Server {
 	return s
 }
 
-func ask(s *Server, method, target string) *http.Response {
+// answer is what a client sees.
+type answer struct {
+	code   int
+	header http.Header
+	body   string
+}
+
+// ask sends a target as it may stand on a request line, uncleaned.
+func ask(s *Server, method, target string) answer {
 	w := httptest.NewRecorder()
-	// The target goes in as it stands on the request line, uncleaned.
 	r := httptest.NewRequestWithContext(context.Background(), method, "/", nil)
 	r.URL.Path = target
 	s.ServeHTTP(w, r)
-	return w.Result()
-}
-
-func body(t *testing.T, r *http.Response) string {
-	t.Helper()
-	defer func() { _ = r.Body.Close() }()
-	text, err := io.ReadAll(r.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(text)
+	return answer{w.Code, w.Header(), w.Body.String()}
 }
 
 func TestHealthFollowsReadiness(t *testing.T) {
@@ -61,11 +59,11 @@ func TestHealthFollowsReadiness(t *testing.T) {
 	} {
 		step.set()
 		r := ask(s, http.MethodGet, "/health")
-		if got := body(t, r); r.StatusCode != step.code || got != step.body || r.Header.Get("Content-Type") != "application/json" {
-			t.Errorf("%d %s %v, want %d %s", r.StatusCode, got, r.Header, step.code, step.body)
+		if r.code != step.code || r.body != step.body || r.header.Get("Content-Type") != "application/json" {
+			t.Errorf("%d %s %v, want %d %s", r.code, r.body, r.header, step.code, step.body)
 		}
-		if r = ask(s, http.MethodGet, "/live"); r.StatusCode != 200 || body(t, r) != "" {
-			t.Errorf("/live: %d", r.StatusCode)
+		if r = ask(s, http.MethodGet, "/live"); r.code != 200 || r.body != "" {
+			t.Errorf("/live: %d", r.code)
 		}
 	}
 }
@@ -73,8 +71,8 @@ func TestHealthFollowsReadiness(t *testing.T) {
 func TestPathsAreConfigurable(t *testing.T) {
 	s := newServer(t, Config{HealthPath: "/healthz", LivePath: "/a/live"})
 	for path, code := range map[string]int{"/healthz": 503, "/a/live": 200, "/health": 404, "/live": 404} {
-		if r := ask(s, http.MethodGet, path); r.StatusCode != code {
-			t.Errorf("%s: %d, want %d", path, r.StatusCode, code)
+		if r := ask(s, http.MethodGet, path); r.code != code {
+			t.Errorf("%s: %d, want %d", path, r.code, code)
 		}
 	}
 	for _, bad := range []Config{
@@ -91,20 +89,20 @@ func TestUnknownPathsAndMethods(t *testing.T) {
 	s := newServer(t, Config{Metrics: NewMetrics().Handler()})
 	for _, path := range []string{"/", "", "/health/", "//health", "/HEALTH", "/nope", "/metadata", "/v1/metadata/", "/v1/loras", "/debug/pprof/"} {
 		r := ask(s, http.MethodGet, path)
-		if got := body(t, r); r.StatusCode != 404 || got != `{"error":"not found"}` || r.Header.Get("Content-Type") != "application/json" {
-			t.Errorf("%q: %d %s", path, r.StatusCode, got)
+		if r.code != 404 || r.body != `{"error":"not found"}` || r.header.Get("Content-Type") != "application/json" {
+			t.Errorf("%q: %d %s", path, r.code, r.body)
 		}
 	}
 	for _, path := range []string{"/health", "/live", "/metrics"} {
 		for _, method := range []string{http.MethodPost, http.MethodPut, http.MethodDelete, http.MethodOptions, "BREW"} {
 			r := ask(s, method, path)
-			if got := body(t, r); r.StatusCode != 405 || got != `{"error":"method not allowed"}` || r.Header.Get("Allow") != "GET, HEAD" {
-				t.Errorf("%s %s: %d %s", method, path, r.StatusCode, got)
+			if r.code != 405 || r.body != `{"error":"method not allowed"}` || r.header.Get("Allow") != "GET, HEAD" {
+				t.Errorf("%s %s: %d %s", method, path, r.code, r.body)
 			}
 		}
 	}
-	if r := ask(newServer(t, Config{}), http.MethodGet, "/metrics"); r.StatusCode != 404 {
-		t.Errorf("/metrics without metrics: %d", r.StatusCode)
+	if r := ask(newServer(t, Config{}), http.MethodGet, "/metrics"); r.code != 404 {
+		t.Errorf("/metrics without metrics: %d", r.code)
 	}
 }
 
@@ -117,8 +115,8 @@ func TestModelFiles(t *testing.T) {
 	}
 	const base = "/v1/metadata/dynamo/backend/generate/m/_base/"
 	s := newServer(t, Config{})
-	if r := ask(s, http.MethodGet, base+"config.json"); r.StatusCode != 404 {
-		t.Errorf("before any file was set: %d", r.StatusCode)
+	if r := ask(s, http.MethodGet, base+"config.json"); r.code != 404 {
+		t.Errorf("before any file was set: %d", r.code)
 	}
 	s.SetFiles([]File{
 		{base + "config.json", filepath.Join(dir, "config.json")},
@@ -135,11 +133,11 @@ func TestModelFiles(t *testing.T) {
 		"tokenizer.model":     {"\x00\x01", "application/octet-stream"},
 	} {
 		r := ask(s, http.MethodGet, base+path)
-		if got := body(t, r); r.StatusCode != 200 || got != want.body || r.Header.Get("Content-Type") != want.kind {
-			t.Errorf("%s: %d %q %v", path, r.StatusCode, got, r.Header)
+		if r.code != 200 || r.body != want.body || r.header.Get("Content-Type") != want.kind {
+			t.Errorf("%s: %d %q %v", path, r.code, r.body, r.header)
 		}
-		if r = ask(s, http.MethodHead, base+path); r.StatusCode != 200 || body(t, r) != "" || r.ContentLength != int64(len(want.body)) {
-			t.Errorf("HEAD %s: %d, length %d", path, r.StatusCode, r.ContentLength)
+		if r = ask(s, http.MethodHead, base+path); r.code != 200 || r.body != "" || r.header.Get("Content-Length") != strconv.Itoa(len(want.body)) {
+			t.Errorf("HEAD %s: %d, length %s", path, r.code, r.header.Get("Content-Length"))
 		}
 	}
 	for _, path := range []string{
@@ -147,16 +145,16 @@ func TestModelFiles(t *testing.T) {
 		base + "config.json/", base + "./config.json", "/v1/metadata/../../etc/passwd", "/v1/metadata//etc/passwd", "/elsewhere", "/v1/metadata/",
 		base + "config.json\x00", "/v1//metadata/dynamo/backend/generate/m/_base/config.json",
 	} {
-		if r := ask(s, http.MethodGet, path); r.StatusCode != 404 {
-			t.Errorf("%q: %d %s", path, r.StatusCode, body(t, r))
+		if r := ask(s, http.MethodGet, path); r.code != 404 {
+			t.Errorf("%q: %d %s", path, r.code, r.body)
 		}
 	}
-	if r := ask(s, http.MethodPost, base+"config.json"); r.StatusCode != 405 {
-		t.Errorf("POST: %d", r.StatusCode)
+	if r := ask(s, http.MethodPost, base+"config.json"); r.code != 405 {
+		t.Errorf("POST: %d", r.code)
 	}
 	s.SetFiles(nil)
-	if r := ask(s, http.MethodGet, base+"config.json"); r.StatusCode != 404 {
-		t.Errorf("after the card was taken back: %d", r.StatusCode)
+	if r := ask(s, http.MethodGet, base+"config.json"); r.code != 404 {
+		t.Errorf("after the card was taken back: %d", r.code)
 	}
 }
 
