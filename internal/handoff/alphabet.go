@@ -19,8 +19,12 @@ const (
 	EventMessage
 	// EventEnd: the engine stream ended; OK says how. Nothing of the stream comes after it.
 	EventEnd
-	// EventTimer: the time of the last ActTimer has passed.
+	// EventTimer: the drain deadline has passed.
 	EventTimer
+	// EventPatience: the time of the last ActPatience has passed.
+	EventPatience
+	// EventAbortRefused: the engine does not know Abort (UNIMPLEMENTED).
+	EventAbortRefused
 	// EventShutdown: the process stops and the time for answers to run on is over.
 	EventShutdown
 	// EventCut: the process stops now.
@@ -49,6 +53,9 @@ type Event struct {
 
 	// EventEnd only: status OK.
 	OK bool
+	// EventEnd: the engine itself declined the request, trailers only. EventRefuse: the request was declined here, but its
+	// hand-off is well-formed. Either way P's blocks are still held and the hand-off could be used.
+	Unclaimed bool
 }
 
 // ActionKind names what the caller must do.
@@ -68,19 +75,23 @@ const (
 	ActAbort
 	// ActDrop: reset the engine stream.
 	ActDrop
-	// ActTimer: feed EventTimer after After; replaces an earlier timer.
+	// ActTimer: feed EventTimer after After, the drain deadline. At most once.
 	ActTimer
+	// ActPatience: feed EventPatience after After; replaces an earlier one. It runs beside the drain deadline.
+	ActPatience
 	// ActDrained: a drain ended with Outcome.
 	ActDrained
 	// ActOrphan: a finished prefill's parameters will not be used.
 	ActOrphan
+	// ActRelease: nobody will use the hand-off; have the engine fetch it once so that P frees its blocks (M10).
+	ActRelease
 )
 
 // Action is one output of the machine.
 type Action struct {
 	Kind     ActionKind
 	Short    bool          // ActSubmit
-	After    time.Duration // ActTimer
+	After    time.Duration // ActTimer, ActPatience
 	Terminal Terminal      // ActTerminal
 	Outcome  DrainOutcome  // ActDrained
 }
@@ -105,10 +116,11 @@ type DrainOutcome uint8
 // The outcomes of a drain.
 const (
 	DrainReleased       DrainOutcome = iota // a token message came
-	DrainFinished                           // a finish came
+	DrainFinished                           // a finish by length or stop came
+	DrainAborted                            // the engine confirmed the abort
 	DrainEnded                              // the stream ended first
-	DrainDeadline                           // the deadline passed after the headers
-	DrainHeadersNever                       // the deadline passed before the headers
-	DrainNeverSubmitted                     // the deadline passed before the request was sent
+	DrainDeadline                           // the deadline, or the patience after an abort, passed after the headers
+	DrainHeadersNever                       // the same before the headers
+	DrainNeverSubmitted                     // the same before the request was sent
 	DrainCut                                // cut by a second signal
 )

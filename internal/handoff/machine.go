@@ -12,13 +12,29 @@ const (
 	Decode
 )
 
+// Policy is how a cancelled keeper lets go of P's blocks.
+type Policy uint8
+
+// The policies.
+const (
+	// Drain waits for the release message.
+	Drain Policy = iota
+	// Release aborts as soon as the headers are there and reads on: the engine lets go of the blocks at once, even where the
+	// request would have waited long for its turn. Safe from engine 0.32 on (measured).
+	Release
+)
+
 // Config describes one request. The zero Config is an aggregated request.
 type Config struct {
 	Role Role
 	// HasParams: the request carries hand-off parameters. It matters for Decode only.
 	HasParams bool
+	// Policy matters for keepers only.
+	Policy Policy
 	// DrainDeadline bounds a drain, counted from the moment that decided it.
 	DrainDeadline time.Duration
+	// AbortPatience bounds the wait after the Abort of the policy Release.
+	AbortPatience time.Duration
 	// ShutdownRead bounds the reading that is left once the shutdown's patience has ended.
 	ShutdownRead time.Duration
 }
@@ -52,6 +68,7 @@ type Machine struct {
 	ended     bool // the stream's end was seen. Set once.
 	dropped   bool // Drop was emitted. Set once.
 	closing   bool // the shutdown's patience is over. Set once.
+	deaf      bool // the engine does not know Abort. Set once.
 }
 
 // New returns a machine in state pending.
@@ -82,7 +99,7 @@ func (m *Machine) Step(ev Event, out []Action) []Action {
 	case EventDispatch:
 		return m.dispatch(out)
 	case EventRefuse:
-		return m.refuse(out)
+		return m.refuse(ev, out)
 	case EventCancel:
 		return m.cancel(out)
 	case EventHeaders:
@@ -92,7 +109,11 @@ func (m *Machine) Step(ev Event, out []Action) []Action {
 	case EventEnd:
 		return m.end(ev, out)
 	case EventTimer:
-		return m.timer(out)
+		return m.timeout(out)
+	case EventPatience:
+		return m.patience(out)
+	case EventAbortRefused:
+		m.deaf = true
 	case EventShutdown:
 		return m.shutdown(out)
 	case EventCut:
@@ -115,11 +136,19 @@ func (m *Machine) dispatch(out []Action) []Action {
 }
 
 // refuse: the request can't be converted; the engine never hears of it.
-func (m *Machine) refuse(out []Action) []Action {
+func (m *Machine) refuse(ev Event, out []Action) []Action {
 	if m.submitted {
 		return out
 	}
-	return m.finish(m.after(Refused), out)
+	return m.finish(m.after(Refused), m.release(ev, out))
+}
+
+// release: a keeper that goes no further although its hand-off is good has P's blocks freed in another way.
+func (m *Machine) release(ev Event, out []Action) []Action {
+	if m.keeper() && ev.Unclaimed && !m.headers {
+		out = append(out, Action{Kind: ActRelease})
+	}
+	return out
 }
 
 // after returns the terminal of an end that came by itself: Cancelled once the client has gone (M7).
@@ -138,25 +167,22 @@ func (m *Machine) cancel(out []Action) []Action {
 	switch m.state {
 	case Pending:
 		if m.keeper() {
-			return m.drain(Cancelled, m.cfg.DrainDeadline, out)
+			return m.drain(Cancelled, out)
 		}
 		return m.finish(Cancelled, out)
 	case Opening:
 		if m.lingers() {
-			return m.drain(Cancelled, m.cfg.DrainDeadline, out)
+			return m.drain(Cancelled, out)
 		}
 		return m.dropAnd(Cancelled, out) // no Abort: one sent before the headers is lost (measured)
 	case Open:
-		if m.keeper() {
-			return m.drain(Cancelled, m.cfg.DrainDeadline, out)
-		}
-		if m.cfg.Role == Prefill {
-			return m.drain(Cancelled, m.cfg.DrainDeadline, m.abort(out))
+		if m.lingers() {
+			return m.hurry(m.drain(Cancelled, out))
 		}
 		return m.dropAnd(Cancelled, m.abort(out))
 	case Streaming:
 		if m.cfg.Role == Prefill {
-			return m.drain(Cancelled, m.cfg.DrainDeadline, m.abort(out))
+			return m.hurry(m.drain(Cancelled, out))
 		}
 		return m.dropAnd(Cancelled, m.abort(out))
 	case Draining:
@@ -179,10 +205,7 @@ func (m *Machine) onHeaders(out []Action) []Action {
 		m.state = Open
 		return append(out, Action{Kind: ActPrologue})
 	case Draining:
-		// A prefill is aborted as soon as an Abort can't be lost; a keeper only where the shutdown's patience is over.
-		if m.cfg.Role == Prefill || m.closing {
-			return m.abort(out)
-		}
+		return m.hurry(out)
 	case Pending, Open, Streaming, Done:
 	}
 	return out
@@ -203,7 +226,7 @@ func (m *Machine) message(ev Event, out []Action) []Action {
 	case ev.Bad && m.keeper() && !m.released:
 		// The client hears of it now; the blocks are fetched all the same (M2).
 		out = append(out, Action{Kind: ActTerminal, Terminal: m.after(Failed)})
-		return m.drain(terminalNone, m.cfg.DrainDeadline, out)
+		return m.hurry(m.drain(terminalNone, out))
 	case ev.Bad:
 		return m.dropAnd(m.after(Failed), out)
 	case ev.Finish != NotFinished:
@@ -225,6 +248,9 @@ func (m *Machine) drainMessage(ev Event, out []Action) []Action {
 		if m.cfg.Role == Prefill && ev.Params {
 			out = append(out, Action{Kind: ActOrphan})
 		}
+		if ev.Finish == FinishedAborted {
+			return m.settle(m.verdict, DrainAborted, out)
+		}
 		return m.settle(m.verdict, DrainFinished, out)
 	case ev.Tokens && m.cfg.Role != Prefill:
 		return m.settle(m.verdict, DrainReleased, m.abort(out))
@@ -233,6 +259,7 @@ func (m *Machine) drainMessage(ev Event, out []Action) []Action {
 }
 
 func (m *Machine) end(ev Event, out []Action) []Action {
+	out = m.release(ev, out)
 	if m.state == Draining {
 		return m.settle(m.verdict, DrainEnded, out)
 	}
@@ -242,7 +269,8 @@ func (m *Machine) end(ev Event, out []Action) []Action {
 	return m.finish(Failed, out)
 }
 
-func (m *Machine) timer(out []Action) []Action {
+// timeout: the drain deadline has passed (M3).
+func (m *Machine) timeout(out []Action) []Action {
 	if m.state != Draining {
 		return out
 	}
@@ -255,38 +283,55 @@ func (m *Machine) timer(out []Action) []Action {
 	return m.settle(m.verdict, DrainDeadline, m.abort(out))
 }
 
+// patience: an abort was not answered in time. Where the engine does not know Abort, the drain goes on to its deadline.
+func (m *Machine) patience(out []Action) []Action {
+	if m.deaf && !m.closing {
+		return out
+	}
+	return m.timeout(out)
+}
+
 // shutdown: the time for answers to run on is over (M5).
 func (m *Machine) shutdown(out []Action) []Action {
+	if m.closing {
+		return out
+	}
 	m.closing = true
 	switch m.state {
 	case Pending:
 		if m.keeper() {
-			return m.drain(Shutdown, m.cfg.ShutdownRead, out)
+			return m.last(out)
 		}
 		return m.finish(Shutdown, out)
 	case Opening:
 		if m.lingers() {
-			return m.drain(Shutdown, m.cfg.ShutdownRead, out)
+			return m.last(out)
 		}
 		return m.dropAnd(Shutdown, out)
 	case Open:
 		if m.lingers() {
-			return m.drain(Shutdown, m.cfg.ShutdownRead, m.abort(out))
+			return m.last(m.abort(out))
 		}
 		return m.dropAnd(Shutdown, m.abort(out))
 	case Streaming:
 		if m.cfg.Role == Prefill {
-			return m.drain(Shutdown, m.cfg.ShutdownRead, m.abort(out))
+			return m.last(m.abort(out))
 		}
 		return m.dropAnd(Shutdown, m.abort(out))
 	case Draining:
 		if m.headers {
 			out = m.abort(out)
 		}
-		return append(out, Action{Kind: ActTimer, After: m.cfg.ShutdownRead})
+		return append(out, Action{Kind: ActPatience, After: m.cfg.ShutdownRead})
 	case Done:
 	}
 	return out
+}
+
+// last is a drain that the shutdown decides: a moment of reading, and no more.
+func (m *Machine) last(out []Action) []Action {
+	m.state, m.verdict = Draining, Shutdown
+	return append(out, Action{Kind: ActPatience, After: m.cfg.ShutdownRead})
 }
 
 // cut: stop now, whatever it costs.
@@ -300,10 +345,24 @@ func (m *Machine) cut(out []Action) []Action {
 	return m.dropAnd(m.after(Shutdown), out)
 }
 
-// drain decides the end and keeps the stream; the timer bounds it.
-func (m *Machine) drain(verdict Terminal, bound time.Duration, out []Action) []Action {
+// drain decides the end and keeps the stream; the deadline bounds it.
+func (m *Machine) drain(verdict Terminal, out []Action) []Action {
 	m.state, m.verdict = Draining, verdict
-	return append(out, Action{Kind: ActTimer, After: bound})
+	return append(out, Action{Kind: ActTimer, After: m.cfg.DrainDeadline})
+}
+
+// hurry aborts a draining request whose headers are there, where that is right: prefills always (M6), every request at the end
+// of a shutdown (M5), keepers under the policy Release.
+func (m *Machine) hurry(out []Action) []Action {
+	switch {
+	case m.aborted:
+		return out
+	case m.cfg.Role == Prefill || m.closing:
+		return m.abort(out)
+	case m.keeper() && m.cfg.Policy == Release:
+		return append(m.abort(out), Action{Kind: ActPatience, After: m.cfg.AbortPatience})
+	}
+	return out
 }
 
 // settle ends a drain.

@@ -12,7 +12,7 @@ func (t Terminal) String() string {
 
 // String returns the outcome's word, as metrics and traces use it.
 func (o DrainOutcome) String() string {
-	return [...]string{"released", "finished", "ended", "deadline", "headers_never", "never_submitted", "cut"}[o]
+	return [...]string{"released", "finished", "aborted", "ended", "deadline", "headers_never", "never_submitted", "cut"}[o]
 }
 
 // String renders an action as the traces write it.
@@ -35,6 +35,10 @@ func (a Action) String() string {
 		return "drop"
 	case ActTimer:
 		return "timer(" + a.After.String() + ")"
+	case ActPatience:
+		return "patience(" + a.After.String() + ")"
+	case ActRelease:
+		return "release"
 	case ActDrained:
 		return "drained(" + a.Outcome.String() + ")"
 	case ActOrphan:
@@ -42,3 +46,6 @@ func (a Action) String() string {
 	}
 	return "?"
 }
+
+// String returns the policy's word, as the command line uses it.
+func (p Policy) String() string { return [...]string{"drain", "release"}[p] }

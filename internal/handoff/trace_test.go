@@ -29,6 +29,10 @@ var events = map[string]handoff.Event{
 	"bad":           {Kind: handoff.EventMessage, Bad: true},
 	"bad+tokens":    {Kind: handoff.EventMessage, Bad: true, Tokens: true},
 	"bad+finish":    {Kind: handoff.EventMessage, Bad: true, Finish: handoff.FinishedWhole},
+	"refuse+good":   {Kind: handoff.EventRefuse, Unclaimed: true},
+	"declined":      {Kind: handoff.EventEnd, Unclaimed: true},
+	"patience":      {Kind: handoff.EventPatience},
+	"abort-refused": {Kind: handoff.EventAbortRefused},
 	"end":           {Kind: handoff.EventEnd, OK: true},
 	"error":         {Kind: handoff.EventEnd},
 	"timer":         {Kind: handoff.EventTimer},
@@ -38,10 +42,16 @@ var events = map[string]handoff.Event{
 
 // configs gives the words that start a trace.
 var configs = map[string]handoff.Config{
-	"aggregated":       {DrainDeadline: 30 * time.Second, ShutdownRead: time.Second},
-	"prefill":          {Role: handoff.Prefill, DrainDeadline: 30 * time.Second, ShutdownRead: time.Second},
-	"decode":           {Role: handoff.Decode, HasParams: true, DrainDeadline: 30 * time.Second, ShutdownRead: time.Second},
-	"decode-no-params": {Role: handoff.Decode, DrainDeadline: 30 * time.Second, ShutdownRead: time.Second},
+	"aggregated": timed(handoff.Config{}),
+	"prefill":    timed(handoff.Config{Role: handoff.Prefill}),
+	"decode":     timed(handoff.Config{Role: handoff.Decode, HasParams: true}),
+	"release":    timed(handoff.Config{Role: handoff.Decode, HasParams: true, Policy: handoff.Release}),
+	"no-params":  timed(handoff.Config{Role: handoff.Decode}),
+}
+
+func timed(c handoff.Config) handoff.Config {
+	c.DrainDeadline, c.AbortPatience, c.ShutdownRead = 30*time.Second, 5*time.Second, time.Second
+	return c
 }
 
 // TestTraces replays testdata/*.trace: a block is a title line that starts with "#", a line "<config>: event, event, ...",

@@ -18,9 +18,9 @@ type monitor struct {
 	m       handoff.Machine
 	history []string
 
-	dispatched, refused, cancelled, headers, released, finishRead, ended, shutdown, cut, timerFired bool
-	submitted, short, aborted, dropped, timerArmed                                                  bool
-	terminals, timers, afterDone                                                                    int
+	dispatched, refused, cancelled, headers, released, finishRead, ended, shutdown, cut, timerFired, deaf bool
+	submitted, short, aborted, dropped, timerArmed, patienceArmed, letGo                                  bool
+	terminals, timers, afterDone, releases                                                                int
 }
 
 func newMonitor(cfg handoff.Config) *monitor { return &monitor{cfg: cfg, m: handoff.New(cfg)} }
@@ -37,9 +37,13 @@ func (w *monitor) possible(word string) bool {
 	case handoff.EventMessage:
 		return open && w.headers && !w.finishRead
 	case handoff.EventEnd:
-		return open
+		return open && (!ev.Unclaimed || !w.headers)
 	case handoff.EventTimer:
 		return w.timerArmed
+	case handoff.EventPatience:
+		return w.patienceArmed
+	case handoff.EventAbortRefused:
+		return w.aborted && !w.deaf
 	case handoff.EventCancel, handoff.EventShutdown, handoff.EventCut:
 		return true
 	}
@@ -67,6 +71,11 @@ func (w *monitor) step(word string) error {
 		w.ended = true
 	case handoff.EventTimer:
 		w.timerFired, w.timerArmed = true, false
+	case handoff.EventPatience:
+		// The shutdown's moment of reading is over, or an Abort went unanswered; it counts where Abort is known.
+		w.letGo, w.patienceArmed = w.letGo || w.shutdown || !w.deaf, false
+	case handoff.EventAbortRefused:
+		w.deaf = true
 	case handoff.EventShutdown:
 		w.shutdown = true
 	case handoff.EventCut:
@@ -91,7 +100,7 @@ func (w *monitor) keeper() bool { return w.cfg.Role == handoff.Decode && w.cfg.H
 
 // mayLetGo: a keeper's stream may be aborted or dropped (M2, M3, M5).
 func (w *monitor) mayLetGo() bool {
-	return !w.keeper() || w.released || w.ended || w.timerFired || w.cut
+	return !w.keeper() || w.released || w.ended || w.timerFired || w.letGo || w.cut
 }
 
 func (w *monitor) check(ev handoff.Event, a handoff.Action, earlier []handoff.Action) error {
@@ -126,7 +135,7 @@ func (w *monitor) check(ev handoff.Event, a handoff.Action, earlier []handoff.Ac
 		if w.aborted || !w.headers || w.finishRead {
 			return fmt.Errorf("abort: again %v, headers %v, finish read %v", w.aborted, w.headers, w.finishRead)
 		}
-		if !w.mayLetGo() && !w.shutdown {
+		if !w.mayLetGo() && !w.shutdown && (w.cfg.Policy != handoff.Release || !w.cancelled && w.terminals == 0) {
 			return fmt.Errorf("keeper aborted before its release")
 		}
 		w.aborted = true
@@ -141,8 +150,18 @@ func (w *monitor) check(ev handoff.Event, a handoff.Action, earlier []handoff.Ac
 	case handoff.ActTimer:
 		w.timers++
 		w.timerArmed = true
-		if a.After == w.cfg.DrainDeadline && w.timers > 1 {
+		if a.After != w.cfg.DrainDeadline || w.timers > 1 {
 			return fmt.Errorf("the drain deadline was restarted")
+		}
+	case handoff.ActPatience:
+		w.patienceArmed = true
+		if !w.shutdown && (w.cfg.Policy != handoff.Release || !w.aborted) {
+			return fmt.Errorf("patience without a shutdown or an abort to be answered")
+		}
+	case handoff.ActRelease:
+		w.releases++
+		if w.releases > 1 || !w.keeper() || w.headers || !ev.Unclaimed {
+			return fmt.Errorf("release of a hand-off that the engine may have taken")
 		}
 	case handoff.ActOrphan:
 		if w.cfg.Role != handoff.Prefill || !ev.Params || !w.cancelled && !w.shutdown {
@@ -167,24 +186,24 @@ func (w *monitor) settled() error {
 		return fmt.Errorf("done without a terminal")
 	case state == handoff.Done && w.submitted && !w.ended && !w.dropped:
 		return fmt.Errorf("done with the stream left open")
-	case state != handoff.Done && decided && !w.timerArmed:
+	case state != handoff.Done && decided && !w.timerArmed && !w.patienceArmed:
 		return fmt.Errorf("the end is decided but nothing bounds the wait")
 	case state != handoff.Done && w.dropped:
 		return fmt.Errorf("dropped but not done")
-	case w.keeper() && w.dispatched && !w.submitted && !w.timerFired && !w.cut && !w.refused && state != handoff.Done:
+	case w.keeper() && w.dispatched && !w.submitted && !w.timerFired && !w.letGo && !w.cut && !w.refused && state != handoff.Done:
 		return fmt.Errorf("keeper dispatched but not submitted")
 	}
 	return nil
 }
 
 var walked = []string{
-	"dispatch", "refuse", "cancel", "headers", "prompt", "tokens", "finish", "finish+params", "aborted", "bad", "bad+tokens",
-	"bad+finish", "end", "error", "timer", "shutdown", "cut",
+	"dispatch", "refuse", "refuse+good", "cancel", "headers", "prompt", "tokens", "finish", "finish+params", "aborted", "bad", "bad+tokens",
+	"bad+finish", "end", "error", "declined", "timer", "patience", "abort-refused", "shutdown", "cut",
 }
 
 // TestWalk feeds every possible sequence of events up to the bound to every kind of request.
 func TestWalk(t *testing.T) {
-	const depth = 9
+	const depth = 8
 	for name, cfg := range configs {
 		t.Run(name, func(t *testing.T) {
 			sequences := 0
@@ -244,7 +263,7 @@ func TestEveryRequestEnds(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
-				for _, word := range []string{"dispatch", "cancel", "timer"} {
+				for _, word := range []string{"dispatch", "cancel", "timer", "patience"} {
 					if w.m.State() != handoff.Done && w.possible(word) {
 						if err := w.step(word); err != nil {
 							t.Fatal(err)

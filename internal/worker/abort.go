@@ -3,6 +3,9 @@ package worker
 import (
 	"context"
 	"time"
+
+	"remora/internal/handoff"
+	"remora/internal/vllm"
 )
 
 // How long Abort may take, and how long the drop that follows it waits. An engine answers in 1 to 20 ms (measured); a dead or
@@ -22,7 +25,10 @@ func (r *request) abort() {
 		ctx, stop := context.WithTimeout(r.svc.ctx, abortTimeout)
 		defer stop()
 		if err := r.svc.engine.Abort(ctx, r.engineID); err != nil {
-			r.log.Warn("abort failed; the stream is dropped all the same", "error", err, "engine_id", r.engineID)
+			if vllm.KindOfError(err) == vllm.Unimplemented {
+				r.step(handoff.Event{Kind: handoff.EventAbortRefused}, occasion{})
+			}
+			r.log.Warn("abort failed", "error", err, "engine_id", r.engineID)
 		}
 	})
 }

@@ -23,7 +23,9 @@ func TestLeave(t *testing.T) {
 	}
 	// held gives a script that stops at a gate which opens ten seconds after the client has left, or at once on an Abort.
 	held := func(before, after []vllmtest.Step) func() []vllmtest.Step {
-		return func() []vllmtest.Step { return slices.Concat(before, []vllmtest.Step{vllmtest.Sleep(10 * time.Second)}, after) }
+		return func() []vllmtest.Step {
+			return slices.Concat(before, []vllmtest.Step{vllmtest.Sleep(10 * time.Second)}, after)
+		}
 	}
 	steps := func(s ...vllmtest.Step) func() []vllmtest.Step { return func() []vllmtest.Step { return s } }
 	headers, prompt := vllmtest.Headers(), vllmtest.Prompt(4)
@@ -34,7 +36,7 @@ func TestLeave(t *testing.T) {
 		name   string
 		role   protocol.Role
 		script func() []vllmtest.Step // made inside the bubble: its timers are virtual
-		want   string // events of the request at the engine
+		want   string                 // events of the request at the engine
 	}
 	rows := []row{
 		// M2: kept until a message with tokens, then aborted and dropped. Never earlier.

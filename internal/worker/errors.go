@@ -62,6 +62,12 @@ func streamError(status vllm.Status) *protocol.Error {
 	return out
 }
 
+// declined: the engine itself, in good health, turned the request down. Only then is it certain that it never took the
+// hand-off, provided that no headers came, and that it can be asked to fetch it in another way.
+func declined(status vllm.Status) bool {
+	return vllm.KindOf(status) == vllm.InvalidArgument || vllm.KindOf(status) == vllm.Overloaded
+}
+
 // fitForPrologue tells which errors may be told by an error prologue. A typed InvalidArgument gives the client a status and
 // leaves the worker in routing; the kinds that mean a dead, unreachable or full engine take it out for seconds, which is right.
 // Any other kind would take out a healthy worker: it is told by an item.

@@ -3,7 +3,6 @@ package worker
 import (
 	"remora/internal/dynamo/status"
 	"remora/internal/handoff"
-	"remora/internal/translate"
 )
 
 // The words of the rooms below in the words of the metrics.
@@ -29,6 +28,8 @@ func drainOutcome(o handoff.DrainOutcome) status.DrainOutcome {
 		return status.DrainReleased
 	case handoff.DrainFinished:
 		return status.DrainFinished
+	case handoff.DrainAborted:
+		return status.DrainAborted
 	case handoff.DrainEnded:
 		return status.DrainEnded
 	case handoff.DrainDeadline:
@@ -41,17 +42,5 @@ func drainOutcome(o handoff.DrainOutcome) status.DrainOutcome {
 		return status.DrainCut
 	default:
 		return status.DrainEnded
-	}
-}
-
-func handoffRefusal(f translate.HandoffFault) status.HandoffRefusal {
-	switch f {
-	case translate.FaultInteger, translate.FaultValue:
-		return status.RefusalMalformed
-	case translate.FaultAbsent, translate.FaultNotObject, translate.FaultMissingKey, translate.FaultKind, translate.FaultBlank,
-		translate.FaultPort, translate.FaultBlocks, translate.FaultBlockCount, translate.FaultNone:
-		return status.RefusalShape
-	default:
-		return status.RefusalShape
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/types/known/structpb"
 
 	"remora/internal/dynamo/protocol"
 	"remora/internal/dynamo/requestplane"
@@ -29,7 +30,9 @@ type request struct {
 	codec    protocol.Codec
 	log      *slog.Logger
 	call     *translate.Call // nil if the request could not be converted
-	started  time.Time       // when the frame was read
+	// unclaimed is a decode's well-formed hand-off, for the case that the request is declined. Set once.
+	unclaimed *structpb.Struct
+	started   time.Time // when the frame was read
 
 	decided chan struct{} // closed with the terminal
 	ended   chan struct{} // closed by OnEnd
@@ -49,7 +52,8 @@ type request struct {
 	over      bool                         // guarded by mu; the sentinel is in pending or was written
 	terminal  handoff.Terminal             // set once, before decided is closed
 	stream    vllm.Stream                  // guarded by mu; nil until submitted
-	timer     *time.Timer                  // guarded by mu
+	deadline  *time.Timer                  // guarded by mu; the drain's
+	patience  *time.Timer                  // guarded by mu; of an abort or a shutdown
 	decidedAt time.Time                    // guarded by mu; when a drain began
 	aborting  chan struct{}                // guarded by mu; closed when Abort has been answered
 	acts      []handoff.Action             // guarded by mu; scratch
@@ -78,9 +82,9 @@ func (r *request) stepLocked(ev handoff.Event, on occasion) {
 	for _, act := range r.acts {
 		r.carryOut(act, on)
 	}
-	if r.machine.State() == handoff.Done && r.timer != nil {
-		r.timer.Stop()
-		r.timer = nil
+	if r.machine.State() == handoff.Done {
+		stopTimer(r.deadline)
+		stopTimer(r.patience)
 	}
 }
 
@@ -104,10 +108,12 @@ func (r *request) carryOut(act handoff.Action, on occasion) {
 	case handoff.ActDrop:
 		r.drop()
 	case handoff.ActTimer:
-		if r.timer != nil {
-			r.timer.Stop()
-		}
-		r.timer = time.AfterFunc(act.After, r.onTimer)
+		r.deadline = r.timer(act.After, handoff.EventTimer)
+	case handoff.ActPatience:
+		stopTimer(r.patience)
+		r.patience = r.timer(act.After, handoff.EventPatience)
+	case handoff.ActRelease:
+		r.svc.release(r.engineID, r.unclaimed, r.rank(), r.log)
 	case handoff.ActDrained:
 		held := time.Since(r.decidedAt)
 		r.svc.metrics.DrainEnded(drainOutcome(act.Outcome), held)
@@ -121,7 +127,7 @@ func (r *request) carryOut(act handoff.Action, on occasion) {
 // drainLevel says how loud the end of a drain is: what an operator should look at is a warning.
 func drainLevel(o handoff.DrainOutcome) slog.Level {
 	switch o {
-	case handoff.DrainReleased, handoff.DrainFinished:
+	case handoff.DrainReleased, handoff.DrainFinished, handoff.DrainAborted:
 		return slog.LevelDebug
 	case handoff.DrainEnded, handoff.DrainDeadline, handoff.DrainHeadersNever, handoff.DrainNeverSubmitted, handoff.DrainCut:
 		return slog.LevelWarn
@@ -275,8 +281,22 @@ func (r *request) cancel(why string) {
 	r.stepLocked(handoff.Event{Kind: handoff.EventCancel}, occasion{})
 }
 
-func (r *request) onTimer() {
-	r.step(handoff.Event{Kind: handoff.EventTimer}, occasion{})
+// timer feeds kind later. What that brings is flushed by Serve.
+func (r *request) timer(after time.Duration, kind handoff.EventKind) *time.Timer {
+	return time.AfterFunc(after, func() { r.step(handoff.Event{Kind: kind}, occasion{}) })
+}
+
+func stopTimer(t *time.Timer) {
+	if t != nil {
+		t.Stop()
+	}
+}
+
+func (r *request) rank() *uint32 {
+	if r.call == nil {
+		return nil
+	}
+	return r.call.Rank
 }
 
 // OnHeaders implements vllm.Sink.
@@ -331,7 +351,7 @@ func (r *request) OnEnd(end vllm.Status) {
 	if r.machine.Cancelled() && !ok && !end.Dropped {
 		r.log.Warn("engine stream ended with an error after the client had left", "status", end.String(), "engine_id", r.engineID)
 	}
-	r.stepLocked(handoff.Event{Kind: handoff.EventEnd, OK: ok}, occasion{err: streamError(end)})
+	r.stepLocked(handoff.Event{Kind: handoff.EventEnd, OK: ok, Unclaimed: declined(end)}, occasion{err: streamError(end)})
 	r.mu.Unlock()
 	r.flush()
 	close(r.ended)

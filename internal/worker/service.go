@@ -34,6 +34,7 @@ type service struct {
 	metrics   *status.Metrics   // set once
 	log       *slog.Logger      // set once
 	gate      *gate             // set once
+	releases  bool              // hand-offs of declined requests are released (M10); set once
 
 	background sync.WaitGroup // aborts and ordered drops
 
@@ -75,7 +76,7 @@ func (s *service) Serve(_ context.Context, in *requestplane.Request) {
 		r.dial(in.Control.Connection)
 	}
 	if refusal != nil {
-		r.step(handoff.Event{Kind: handoff.EventRefuse}, occasion{err: refusal})
+		r.step(handoff.Event{Kind: handoff.EventRefuse, Unclaimed: r.unclaimed != nil}, occasion{err: refusal})
 	} else {
 		entered := s.gate.enter(r)
 		r.step(handoff.Event{Kind: handoff.EventDispatch}, occasion{})
@@ -107,11 +108,12 @@ func (r *request) prepare(in *requestplane.Request) *protocol.Error {
 	call, refusal := r.svc.translate.Convert(r.id, body)
 	if refusal != nil {
 		if refusal.Handoff != translate.FaultNone {
-			r.svc.metrics.HandoffRefused(handoffRefusal(refusal.Handoff))
+			r.svc.metrics.HandoffRefused(string(refusal.Handoff))
 		}
 		return refusal.Err
 	}
 	r.call = call
+	r.unclaimed = call.Request.GetKv().GetKvTransferParams()
 	cfg.HasParams = call.HandoffUsed
 	return nil
 }

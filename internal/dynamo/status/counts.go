@@ -48,6 +48,8 @@ type counts struct {
 	drainSeconds    prometheus.Histogram
 	aborts          prometheus.Counter
 	handoffsRefused family
+	unstamped       prometheus.Counter
+	releases        family
 	orphans         prometheus.Counter
 	engineUp        prometheus.Gauge
 }
@@ -129,6 +131,8 @@ func newCounts(start time.Time) counts {
 			.005, .025, .1, .25, .5, 1, 2.5, 5, 10, 20, 30, 60, 120, 300),
 		aborts:          counter(own+"aborts_sent_total", "Abort calls sent to the engine."),
 		handoffsRefused: newFamily(own+"handoffs_refused_total", "Hand-offs that a decode refused, by what was wrong with them.", "reason", handoffRefusals[:]),
+		unstamped:       counter(own+"handoffs_unstamped_total", "Hand-offs whose age could not be checked, because their prefill worker writes no stamp."),
+		releases:        newFamily(own+"handoff_releases_total", "Hand-offs of declined requests, fetched once so that the prefill engine frees its KV blocks.", "result", releases[:]),
 		orphans:         counter(own+"orphans_total", "Finished prefills that no decode will use; their KV blocks wait for the lease."),
 		engineUp:        gauge(own+"engine_up", "1 while the engine answers and says that it serves."),
 	}
@@ -138,7 +142,7 @@ func (c *counts) process() []prometheus.Collector {
 	return []prometheus.Collector{
 		c.networkTransit, c.firstResponse, c.permitWait, c.engineRequests, c.queued, c.rejections, c.enqueueRejected,
 		c.queueDepth, c.queueCapacity, c.poolActive, c.poolCapacity,
-		c.terminals.vec, c.drains.vec, c.drainSeconds, c.aborts, c.handoffsRefused.vec, c.orphans, c.engineUp,
+		c.terminals.vec, c.drains.vec, c.drainSeconds, c.aborts, c.handoffsRefused.vec, c.unstamped, c.releases.vec, c.orphans, c.engineUp,
 	}
 }
 

@@ -150,7 +150,7 @@ func TestEveryCountArrives(t *testing.T) {
 	m.RequestEnded(TerminalRefused, 0)
 	m.DrainEnded(DrainNeverSubmitted, 30*time.Second)
 	m.AbortSent()
-	m.HandoffRefused(RefusalMalformed)
+	m.HandoffRefused("kind")
 	m.Orphaned()
 	m.SetEngineUp(true)
 	m.KVEventsDropped(5)
@@ -191,7 +191,7 @@ func TestEveryCountArrives(t *testing.T) {
 		`remora_drains_total{outcome="released"}`:                "0",
 		"remora_drain_seconds_sum":                               "30",
 		"remora_aborts_sent_total":                               "1",
-		`remora_handoffs_refused_total{reason="malformed"}`:      "1",
+		`remora_handoffs_refused_total{reason="kind"}`:           "1",
 		"remora_orphans_total":                                   "1",
 		"remora_engine_up":                                       "1",
 	} {
@@ -214,12 +214,14 @@ func TestEnumsHaveTheirWords(t *testing.T) {
 	for x := TerminalFinished; x <= TerminalRefused; x++ {
 		m.RequestEnded(x, 0)
 	}
-	for o := DrainReleased; o <= DrainNeverSubmitted; o++ {
+	for o := DrainReleased; o <= DrainCut; o++ {
 		m.DrainEnded(o, 0)
 	}
-	for r := RefusalStale; r <= RefusalMalformed; r++ {
-		m.HandoffRefused(r)
+	for _, reason := range handoffRefusals {
+		m.HandoffRefused(reason)
 	}
+	m.HandoffReleased(true)
+	m.HandoffReleased(false)
 	_, samples := exposed(t, m)
 	count := map[string]int{}
 	for sample, value := range samples {
@@ -229,7 +231,8 @@ func TestEnumsHaveTheirWords(t *testing.T) {
 		}
 	}
 	for name, want := range map[string]int{
-		"dynamo_component_errors_total": 7, "remora_requests_terminal_total": 4, "remora_drains_total": 6, "remora_handoffs_refused_total": 5,
+		"dynamo_component_errors_total": 7, "remora_requests_terminal_total": 4, "remora_drains_total": 8,
+		"remora_handoffs_refused_total": len(handoffRefusals), "remora_handoff_releases_total": 2,
 	} {
 		if count[name] != want {
 			t.Errorf("%s has %d series at 1, want %d", name, count[name], want)

@@ -44,6 +44,7 @@ type DrainOutcome uint8
 const (
 	DrainReleased       DrainOutcome = iota // a message said that the KV blocks were pulled
 	DrainFinished                           // the request finished by itself
+	DrainAborted                            // the engine confirmed an Abort, and with it let go of the blocks
 	DrainEnded                              // the stream ended without a finish
 	DrainDeadline                           // aborted at the deadline
 	DrainHeadersNever                       // dropped at the deadline; the engine had not answered yet
@@ -51,21 +52,16 @@ const (
 	DrainCut                                // cut short by a forced shutdown
 )
 
-var drainOutcomes = [...]string{"released", "finished", "ended", "deadline", "headers_never", "never_submitted", "cut"}
+var drainOutcomes = [...]string{"released", "finished", "aborted", "ended", "deadline", "headers_never", "never_submitted", "cut"}
 
-// HandoffRefusal is what was wrong with a hand-off that a decode refused.
-type HandoffRefusal uint8
+// handoffRefusals are the reasons that HandoffRefused is given: what is wrong with the parameters in themselves, and what is
+// wrong with them for this request.
+var handoffRefusals = [...]string{
+	"absent", "not_object", "integer", "value", "missing_key", "kind", "blank", "port", "blocks", "block_count",
+	"stale", "reused", "tokens",
+}
 
-// The reasons for a refusal.
-const (
-	RefusalStale     HandoffRefusal = iota // older than the lease allows
-	RefusalReused                          // seen before
-	RefusalTokens                          // made for another prompt
-	RefusalShape                           // parameters that no connector of ours makes
-	RefusalMalformed                       // parameters that the wire cannot carry
-)
-
-var handoffRefusals = [...]string{"stale", "reused", "tokens", "shape", "malformed"}
+var releases = [...]string{"done", "failed"}
 
 // RequestStarted counts a request that was taken on; RequestEnded must follow.
 func (m *Metrics) RequestStarted(bodyBytes int) {
@@ -144,8 +140,20 @@ func (m *Metrics) DrainEnded(o DrainOutcome, d time.Duration) {
 // AbortSent counts an Abort call.
 func (m *Metrics) AbortSent() { m.aborts.Inc() }
 
-// HandoffRefused counts a hand-off that a decode refused.
-func (m *Metrics) HandoffRefused(r HandoffRefusal) { m.handoffsRefused.children[r].Inc() }
+// HandoffRefused counts a hand-off that a decode refused, by one of few words.
+func (m *Metrics) HandoffRefused(reason string) { m.handoffsRefused.vec.WithLabelValues(reason).Inc() }
+
+// StampUnchecked counts a hand-off whose age nobody can tell: the prefill worker wrote no stamp, or one that can't be right.
+func (m *Metrics) StampUnchecked() { m.unstamped.Inc() }
+
+// HandoffReleased counts the release of the hand-off of a request that was declined: done, or its blocks are left to the lease.
+func (m *Metrics) HandoffReleased(done bool) {
+	if done {
+		m.releases.children[0].Inc()
+		return
+	}
+	m.releases.children[1].Inc()
+}
 
 // Orphaned counts a finished prefill that no decode will use.
 func (m *Metrics) Orphaned() { m.orphans.Inc() }
