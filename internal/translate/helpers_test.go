@@ -68,9 +68,9 @@ func recordings(t testing.TB) []recording {
 	}
 	var out []recording
 	for _, path := range paths {
-		text, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
+		text, failed := os.ReadFile(path)
+		if failed != nil {
+			t.Fatal(failed)
 		}
 		var file struct {
 			RPC       string

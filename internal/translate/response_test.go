@@ -309,3 +309,25 @@ func TestTokenCostsNoAllocation(t *testing.T) {
 		}
 	}
 }
+
+func BenchmarkToken(b *testing.B) {
+	r := response(b, protocol.Aggregated, ``)
+	m := message(b, aToken)
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := r.Convert(m); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+func BenchmarkRequest(b *testing.B) {
+	e := engine(protocol.Decode)
+	r := decodeRequest(b, with(), 64)
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, refusal := e.Convert("id", r); refusal != nil {
+			b.Fatal(refusal)
+		}
+	}
+}

@@ -182,16 +182,16 @@ func TestStreamRecordings(t *testing.T) {
 		}
 		exchanges++
 		t.Run(name, func(t *testing.T) {
-			text, err := os.ReadFile(path)
-			if err != nil {
-				t.Fatal(err)
+			text, failed := os.ReadFile(path)
+			if failed != nil {
+				t.Fatal(failed)
 			}
 			var file struct {
 				Request   json.RawMessage
 				Responses []json.RawMessage
 			}
-			if err = json.Unmarshal(text, &file); err != nil {
-				t.Fatal(err)
+			if failed = json.Unmarshal(text, &file); failed != nil {
+				t.Fatal(failed)
 			}
 			roundTrip(t, file.Request, &GenerateRequest{})
 			for _, raw := range file.Responses {
