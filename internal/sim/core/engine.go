@@ -203,8 +203,8 @@ func (e *Engine) die() {
 		if s.state != recvPending {
 			e.report(s, Output{Reason: Fatal})
 		}
+		e.drop(s)
 	}
-	clear(e.seqs)
 	e.queue, e.running, e.batch, e.plan = nil, nil, nil, Plan{}
 }
 
