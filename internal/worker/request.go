@@ -151,6 +151,7 @@ func (r *request) emit(item *protocol.Item) {
 		r.emitted = true
 		r.svc.metrics.FirstResponse(time.Since(r.started))
 	}
+	r.prologue() // headers that come while a shutdown reads on bring none
 	r.pending = requestplane.AppendItem(r.pending, r.codec, item)
 }
 
@@ -167,7 +168,6 @@ func (r *request) conclude(t handoff.Terminal, cause *protocol.Error) {
 	switch t {
 	case handoff.Finished:
 	case handoff.Cancelled: // the client said stop and is still there
-		r.prologue()
 		r.emit(&protocol.Item{Data: r.cancelledOutput()})
 	case handoff.Shutdown:
 		r.fail(&protocol.Error{
@@ -184,6 +184,7 @@ func (r *request) conclude(t handoff.Terminal, cause *protocol.Error) {
 
 // complete appends what ends a response that began with a good prologue.
 func (r *request) complete() {
+	r.prologue()
 	r.pending = requestplane.AppendSentinel(requestplane.AppendFinal(r.pending, r.codec))
 	r.over = true
 }
@@ -202,7 +203,6 @@ func (r *request) fail(err *protocol.Error) {
 		r.over = true
 		return
 	}
-	r.prologue()
 	r.emit(&protocol.Item{Error: err})
 	r.complete()
 }
@@ -224,7 +224,7 @@ func (r *request) flush() {
 		r.mu.Unlock()
 		return
 	}
-	r.pending = r.spare[:0]
+	r.pending, r.spare = r.spare[:0], nil // two buffers take turns; what is being written must not be appended to
 	r.mu.Unlock()
 
 	write := to.WriteFrames
