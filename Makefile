@@ -40,7 +40,7 @@ run: build ## simulated engines, sidecars and an OpenAI front door in one proces
 
 .PHONY: test
 test: build dynamo ## unit tests under the race detector, then the stock Dynamo against Remora (RUN=pattern)
-	$(TESTSUM) -race -run '$(RUN)' ./... -- -C interop -p 1 -run '$(RUN)' ./harness/... ./stock/...
+	$(TESTSUM) -race -run '$(RUN)' ./... -- -C interop -p 1 -run '$(RUN)' ./tinyllama ./harness ./stock
 
 .PHONY: unit
 unit: ## unit tests alone

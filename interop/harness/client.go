@@ -170,7 +170,7 @@ func (c *Client) post(ctx context.Context, r Request) (*http.Response, error) {
 		return nil, fmt.Errorf("request: %w", err)
 	}
 	req.Header.Set("Content-Type", "application/json")
-	return c.http.Do(req) //nolint:wrapcheck // net/http names method and address
+	return c.http.Do(req)
 }
 
 // Stream is a streamed answer that is being read. Answer grows as it is.
@@ -198,7 +198,7 @@ func (c *Client) Open(t T, r Request) *Stream {
 
 func (c *Client) open(ctx context.Context, r Request) (*Stream, error) {
 	ctx, cancel := context.WithCancel(ctx)
-	resp, err := c.post(ctx, r)
+	resp, err := c.post(ctx, r) //nolint:bodyclose // Stream.Close does
 	if err != nil {
 		cancel()
 		return nil, err
@@ -332,7 +332,7 @@ func (c *Client) Get(ctx context.Context, path string) (string, error) {
 	}
 	resp, err := c.http.Do(req)
 	if err != nil {
-		return "", err //nolint:wrapcheck // net/http names method and address
+		return "", err
 	}
 	defer resp.Body.Close()
 	text, err := io.ReadAll(resp.Body)
@@ -340,7 +340,7 @@ func (c *Client) Get(ctx context.Context, path string) (string, error) {
 		return "", fmt.Errorf("%s: read: %w", path, err)
 	}
 	if resp.StatusCode != http.StatusOK {
-		return "", fmt.Errorf("%s: %s: %s", path, resp.Status, bytes.TrimSpace(text)) //nolint:err113 // a text for people
+		return "", fmt.Errorf("%s: %s: %s", path, resp.Status, bytes.TrimSpace(text))
 	}
 	return string(text), nil
 }

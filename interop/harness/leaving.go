@@ -37,7 +37,7 @@ func LeaveWhileFrozen(t T, f *Frontend, engine *Process, s *Sidecar, r Request) 
 	}()
 	Poll(t, "the request to reach "+s.Name, Settle, func() error {
 		if n := s.Status.Metrics(t)[Inflight]; n != 1 {
-			return fmt.Errorf("%s = %v", Inflight, n) //nolint:err113 // a text for people
+			return fmt.Errorf("%s = %v", Inflight, n)
 		}
 		return nil
 	})
@@ -58,11 +58,11 @@ func WaitSettled(t T, base []float64, engines []Engine, sidecars ...*Sidecar) {
 	t.Helper()
 	Poll(t, "everything to be given back", Settle, func() error {
 		if now := BlockUsage(t, engines...); !slices.Equal(now, base) {
-			return fmt.Errorf("share of KV blocks in use %v, at the start %v", now, base) //nolint:err113 // a text for people
+			return fmt.Errorf("share of KV blocks in use %v, at the start %v", now, base)
 		}
 		for _, s := range sidecars {
 			if n := s.Status.Metrics(t)[Inflight]; n != 0 {
-				return fmt.Errorf("%s: %s = %v", s.Name, Inflight, n) //nolint:err113 // a text for people
+				return fmt.Errorf("%s: %s = %v", s.Name, Inflight, n)
 			}
 		}
 		return nil

@@ -51,16 +51,16 @@ const (
 	lastPort  = 31999
 )
 
-var ports struct {
-	sync.Mutex
-	next int // guarded by the mutex
+var ports struct { //nolint:gochecknoglobals // a port is handed out once a process, whoever asks
+	mu   sync.Mutex
+	next int // guarded by mu
 }
 
 // FreePort returns a loopback TCP port that nobody listens on. It never returns the same twice.
 func FreePort(t T) int {
 	t.Helper()
-	ports.Lock()
-	defer ports.Unlock()
+	ports.mu.Lock()
+	defer ports.mu.Unlock()
 	if ports.next == 0 { // test binaries that follow each other must not meet ports in TIME_WAIT
 		ports.next = firstPort + int(time.Now().UnixNano()/1e6)%(lastPort-firstPort)
 	}

@@ -25,8 +25,8 @@ type Process struct {
 	status error         // written before done is closed: what Wait said
 }
 
-// Start runs argv with exactly env (plus PATH and HOME, see baseEnv) and ends it when the test does: with the signal of
-// end first, with SIGKILL to the group after grace.
+// Start runs argv with exactly env (plus PATH and HOME, see baseEnv) and ends it when the test does, in the given
+// way first, with SIGKILL to the whole group in any case.
 func Start(t T, name string, env []string, end Ending, argv ...string) *Process {
 	t.Helper()
 	dir := t.TempDir()
@@ -59,18 +59,18 @@ func Start(t T, name string, env []string, end Ending, argv ...string) *Process 
 	return p
 }
 
-// Ending says how a program is asked to end before it is killed.
-type Ending struct {
-	Signal syscall.Signal
-	Grace  time.Duration
-}
+// Ending says how a program is ended.
+type Ending int
 
-// The two ways to end a program: at once, where nothing of it outlives the test, and politely, where it has children or
-// an ending of its own.
-var (
-	AtOnce   = Ending{syscall.SIGKILL, 0}
-	Politely = Ending{syscall.SIGTERM, 15 * time.Second}
+const (
+	// AtOnce kills: for what leaves nothing behind.
+	AtOnce Ending = iota
+	// Politely sends SIGTERM and kills after Grace: for what has children, or an ending worth a test.
+	Politely
 )
+
+// Grace is how long a program may take to end.
+const Grace = 15 * time.Second
 
 // baseEnv is what every program gets: nothing of the caller's DYN_* or VLLM_* leaks in, and home is the test's own.
 func baseEnv(home string) []string {
@@ -114,11 +114,11 @@ func (p *Process) Done() <-chan struct{} { return p.done }
 
 // Stop ends the program and everything that it started, and waits for it. It may be called more than once.
 func (p *Process) Stop(end Ending) {
-	if !p.Exited() && end.Signal != syscall.SIGKILL {
-		p.Signal(end.Signal)
+	if end == Politely {
+		p.Signal(syscall.SIGTERM)
 		select {
 		case <-p.done:
-		case <-time.After(end.Grace):
+		case <-time.After(Grace):
 		}
 	}
 	p.signalGroup(syscall.SIGKILL)
@@ -184,5 +184,5 @@ func (p *Process) endedAs() error {
 	if p.status != nil {
 		return p.status
 	}
-	return errors.New("exit status 0") //nolint:err113 // a text for a poll's failure
+	return errors.New("exit status 0")
 }

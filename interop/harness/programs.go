@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"syscall"
 	"time"
@@ -120,12 +121,10 @@ func (f *Frontend) WaitModel(t T, model string) {
 		if err != nil {
 			return f.because(err)
 		}
-		for _, id := range ids {
-			if id == model {
-				return nil
-			}
+		if !slices.Contains(ids, model) {
+			return fmt.Errorf("listed: %q", ids)
 		}
-		return fmt.Errorf("listed: %q", ids) //nolint:err113 // a text for people
+		return nil
 	})
 }
 
@@ -137,10 +136,8 @@ func (f *Frontend) WaitGone(t T, model string, within time.Duration) {
 		if err != nil {
 			return f.because(err)
 		}
-		for _, id := range ids {
-			if id == model {
-				return fmt.Errorf("listed: %q", ids) //nolint:err113 // a text for people
-			}
+		if slices.Contains(ids, model) {
+			return fmt.Errorf("listed: %q", ids)
 		}
 		return nil
 	})
@@ -157,7 +154,7 @@ func (f *Frontend) WaitServing(t T, model string) {
 			return f.because(err)
 		}
 		if a.Status != 200 {
-			return fmt.Errorf("status %d: %s", a.Status, a.Body) //nolint:err113 // a text for people
+			return fmt.Errorf("status %d: %s", a.Status, a.Body)
 		}
 		return nil
 	})
@@ -176,6 +173,7 @@ const (
 // Sidecar is a running sidecar of either kind.
 type Sidecar struct {
 	*Process
+
 	// Status is the system status server: /health, /live, /metrics.
 	Status *Client
 }
@@ -219,7 +217,7 @@ func (c *Cluster) StartSidecar(t T, kind Kind, role Role, grpcPort int, args ...
 				return // the test ended it and looked at its status
 			}
 			s.Signal(syscall.SIGTERM)
-			if code := s.WaitExit(t, Politely.Grace); code != 0 {
+			if code := s.WaitExit(t, Grace); code != 0 {
 				t.Errorf("%s ended with status %d after SIGTERM", name, code)
 			}
 		})

@@ -88,7 +88,7 @@ func TestStopWhileAnswering(t *testing.T) {
 	if s.Finish != "length" || s.Error != "" {
 		t.Errorf("the running answer ended with finish %q, error %q after %d chunks", s.Finish, s.Error, s.Chunks)
 	}
-	if code := worker.WaitExit(t, 15*time.Second); code != 0 {
+	if code := worker.WaitExit(t, harness.Grace); code != 0 {
 		t.Errorf("exit status %d after SIGTERM", code)
 	}
 	if left := records(t, d.Discovery); len(left) > 0 {

@@ -6,7 +6,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"remora/interop/harness"
 )
@@ -64,7 +63,7 @@ func TestUpTellsHowToUseIt(t *testing.T) {
 		t.Errorf("status %d, %d chunks, finish %q", s.Status, s.Chunks, s.Finish)
 	}
 	up.Signal(syscall.SIGINT)
-	if code := up.WaitExit(t, 15*time.Second); code != 0 {
+	if code := up.WaitExit(t, harness.Grace); code != 0 {
 		t.Errorf("exit status %d after an interrupt", code)
 	}
 }

@@ -34,7 +34,7 @@ func Write(dir string, seed uint64) error {
 	if err != nil {
 		return fmt.Errorf("tinyllama: %w", err)
 	}
-	defer os.Remove(tmp.Name()) // fails once it is renamed, which is the good case
+	defer func() { _ = os.Remove(tmp.Name()) }() // fails once it is renamed, which is the good case
 	out := bufio.NewWriterSize(tmp, 1<<20)
 	err = writeSafetensors(out, tensors(seed))
 	if err == nil {
