@@ -122,15 +122,22 @@ func (r *request) keeper() bool {
 	return r.svc.machine.Role == handoff.Decode && r.call != nil && r.call.HandoffUsed
 }
 
-// dial connects back to the frontend. A frontend that can't be reached is a client that has left.
+// dial connects back to the frontend. A frontend that can't be reached is a client that has left. dialed is closed before
+// anything is written: a consumer that does not read must not keep those who wait for the dial.
 func (r *request) dial(info requestplane.ConnectionInfo) {
+	if r.connect(info) {
+		r.flush()
+	}
+}
+
+func (r *request) connect(info requestplane.ConnectionInfo) bool {
 	defer close(r.dialed)
 	stream, err := r.svc.dialer.Dial(r.svc.ctx, info, r.codec, r.onControl)
 	if err != nil {
 		r.svc.metrics.RequestFailed(status.ErrorResponseStream)
 		r.log.Warn("frontend can't be dialled back", "address", info.Address, "error", err)
 		r.leave("dial-back failed")
-		return
+		return false
 	}
 	r.mu.Lock()
 	gone := r.gone // the reader may have said so already
@@ -138,9 +145,8 @@ func (r *request) dial(info requestplane.ConnectionInfo) {
 	r.mu.Unlock()
 	if gone {
 		stream.Close()
-		return
 	}
-	r.flush()
+	return !gone
 }
 
 // onControl hears what the frontend says on the response connection. A reset can swallow the kill, so the ends of the
@@ -156,9 +162,12 @@ func (r *request) onControl(ev requestplane.Event) {
 // readOutTimeout bounds how long a client may take to read what is left of its answer after the terminal.
 const readOutTimeout = time.Minute
 
-// finish delivers what is pending after the terminal, waits for the client's close and for the engine stream's end.
+// finish delivers what is pending after the terminal, waits for the client's close and for the engine stream's end. When the
+// service is closed it stops delivering.
 func (r *request) finish() {
 	<-r.dialed
+	closed := context.AfterFunc(r.svc.ctx, func() { r.leave("the worker has ended") })
+	defer closed()
 	patience := time.AfterFunc(readOutTimeout, func() { r.leave("the answer was not read") })
 	r.flush()
 	patience.Stop()
