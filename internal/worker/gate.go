@@ -46,6 +46,13 @@ func (g *gate) leave() {
 	g.admitted--
 }
 
+// inside counts the requests that were admitted and have not left, drains included.
+func (g *gate) inside() int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.admitted
+}
+
 // close refuses everything from now on.
 func (g *gate) close() {
 	g.mu.Lock()
@@ -53,9 +60,9 @@ func (g *gate) close() {
 	g.draining = true
 }
 
-// enter waits for a place; true: exit must give it back. A request whose client leaves does not wait any longer: the machine
-// then knows whether it still has to reach the engine, and a hand-off that must be fetched goes without a place, since holding
-// P's blocks costs more than one short request above the limit.
+// enter waits for a place; true: exit must give it back. A request whose end is decided, because its client left or the worker
+// shuts down, does not wait any longer: the machine then knows whether it still has to reach the engine, and a hand-off that
+// must be fetched goes without a place, since holding P's blocks costs more than one short request above the limit.
 func (g *gate) enter(r *request) bool {
 	select {
 	case g.places <- struct{}{}:

@@ -37,7 +37,7 @@ type request struct {
 	decided chan struct{} // closed with the terminal
 	ended   chan struct{} // closed by OnEnd
 	dialed  chan struct{} // closed when the dial-back has succeeded or failed
-	leaving chan struct{} // closed by the first cancel
+	leaving chan struct{} // closed when a drain begins: what waits for a place goes without
 
 	writing sync.Mutex // held around a write to client; taken before mu
 	spare   []byte     // guarded by writing
@@ -77,6 +77,7 @@ func (r *request) stepLocked(ev handoff.Event, on occasion) {
 	r.acts = r.machine.Step(ev, r.acts[:0])
 	if !wasDraining && r.machine.State() == handoff.Draining {
 		r.decidedAt = time.Now()
+		close(r.leaving)
 		r.log.Debug("drain begins", "engine_id", r.engineID)
 	}
 	for _, act := range r.acts {
@@ -275,7 +276,6 @@ func (r *request) cancel(why string) {
 	if r.machine.State() == handoff.Done || r.machine.Cancelled() {
 		return
 	}
-	close(r.leaving)
 	r.svc.metrics.RequestCancelled()
 	r.log.Debug("client left", "how", why, "state", r.machine.State().String())
 	r.stepLocked(handoff.Event{Kind: handoff.EventCancel}, occasion{})

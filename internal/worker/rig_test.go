@@ -94,8 +94,8 @@ func bubble(t *testing.T, role protocol.Role, test func(r *rig)) {
 		if err := client.Close(t.Context()); err != nil {
 			t.Error(err)
 		}
-		if n := r.svc.alive(); n != 0 {
-			t.Errorf("%d requests left", n)
+		if inside, live, places := r.svc.gate.inside(), len(r.svc.live), len(r.svc.gate.places); inside+live+places != 0 {
+			t.Errorf("left behind: %d requests in the gate, %d in the service, %d places", inside, live, places)
 		}
 		r.engine.Close()
 	})

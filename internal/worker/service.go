@@ -220,13 +220,6 @@ func (s *service) broadcast(kind handoff.EventKind) {
 	}
 }
 
-// alive counts the requests that have not ended, drains included.
-func (s *service) alive() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return len(s.live)
-}
-
 func suffix() string {
 	var b [4]byte
 	if _, err := rand.Read(b[:]); err != nil { // never fails since Go 1.24

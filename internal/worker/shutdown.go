@@ -24,26 +24,26 @@ const (
 // beyond the grace, prefill workers included. It returns ErrCut where requests were cut.
 func (w *worker) shutdown(cut context.Context) (err error) {
 	began := time.Now()
-	w.log.Info("shutting down", "requests", w.service.alive(), "grace", w.cfg.GracePeriod, "timeout", w.cfg.ShutdownTimeout)
+	w.log.Info("shutting down", "requests", w.service.gate.inside(), "grace", w.cfg.GracePeriod, "timeout", w.cfg.ShutdownTimeout)
 	w.setReady(false)
 	w.unregister()
-	idle := func() bool { return w.service.alive() == 0 }
+	idle := func() bool { return w.service.gate.inside() == 0 }
 	wait(cut, w.cfg.GracePeriod, func() bool { return false })
 	w.service.gate.close()
 	wait(cut, w.cfg.ShutdownTimeout, idle)
 	if !idle() && cut.Err() == nil {
-		w.log.Warn("answers still run at the end of the shutdown's patience; ending them", "requests", w.service.alive())
+		w.log.Warn("answers still run at the end of the shutdown's patience; ending them", "requests", w.service.gate.inside())
 		w.service.broadcast(handoff.EventShutdown)
 		wait(cut, shutdownRead+settleTime, idle)
 	}
 	if !idle() {
-		w.log.Warn("cutting what is left", "requests", w.service.alive())
+		w.log.Warn("cutting what is left", "requests", w.service.gate.inside())
 		w.service.broadcast(handoff.EventCut)
 		wait(context.Background(), cutTime, idle)
 		err = ErrCut
 	}
 	w.metrics.SetDrainTime(time.Since(began))
-	w.log.Info("shut down", "took", time.Since(began), "requests_left", w.service.alive())
+	w.log.Info("shut down", "took", time.Since(began), "requests_left", w.service.gate.inside())
 	return err
 }
 
