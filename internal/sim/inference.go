@@ -3,19 +3,23 @@ package sim
 import (
 	"context"
 	"errors"
-	"fmt"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	"remora/internal/sim/core"
 	pb "remora/proto/vllm"
 )
 
-// maxRequestBytes is the largest request that vllm.Inference takes.
-const maxRequestBytes = 32 << 20
+// maxRequestBytes is the largest request that vllm.Inference takes. The transport takes more, so that the refusal can be worded
+// as the real server does; beyond hardRequestBytes the library refuses in its own words.
+const (
+	maxRequestBytes  = 32 << 20
+	hardRequestBytes = 64 << 20
+)
 
 // inference is the service vllm.Inference.
 type inference struct {
@@ -44,6 +48,9 @@ func (i *inference) Generate(ctx context.Context, req *pb.GenerateRequest) (*pb.
 
 // generate runs one request from its check to its end.
 func (i *inference) generate(ctx context.Context, req *pb.GenerateRequest, accepted func() error, send func(*pb.GenerateResponse) error) error {
+	if size := proto.Size(req); size > maxRequestBytes {
+		return status.Errorf(codes.OutOfRange, "Error, decoded message length too large: found %d bytes, the limit is: %d bytes", size, maxRequestBytes)
+	}
 	md, _ := metadata.FromIncomingContext(ctx)
 	j, err := i.s.prepare(req, md.Get("x-data-parallel-rank"))
 	if err != nil {
@@ -110,23 +117,3 @@ func (i *inference) drop(st *stream) {
 }
 
 func errStopping() error { return status.Error(codes.Unavailable, "engine is shutting down") }
-
-// limitStream words the refusal of an oversized request as the real server does.
-func limitStream(srv any, ss grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
-	return handler(srv, limitedStream{ss})
-}
-
-type limitedStream struct{ grpc.ServerStream }
-
-// RecvMsg reads one message.
-func (l limitedStream) RecvMsg(m any) error {
-	err := l.ServerStream.RecvMsg(m)
-	if status.Code(err) != codes.ResourceExhausted {
-		return err
-	}
-	var size, limit int
-	if n, _ := fmt.Sscanf(status.Convert(err).Message(), "grpc: received message larger than max (%d vs. %d)", &size, &limit); n != 2 {
-		return err
-	}
-	return status.Errorf(codes.OutOfRange, "Error, decoded message length too large: found %d bytes, the limit is: %d bytes", size, limit)
-}

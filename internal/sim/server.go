@@ -119,8 +119,7 @@ func (s *Server) Run(ctx context.Context, l Listeners) error {
 
 func (s *Server) grpcServer() *grpc.Server {
 	server := grpc.NewServer(
-		grpc.MaxRecvMsgSize(maxRequestBytes),
-		grpc.StreamInterceptor(limitStream),
+		grpc.MaxRecvMsgSize(hardRequestBytes),
 		// The real server has no policy against pings.
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: time.Millisecond, PermitWithoutStream: true}),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 2 * time.Hour, Timeout: 20 * time.Second}),
