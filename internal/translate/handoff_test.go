@@ -252,7 +252,7 @@ func TestHandoffRefusedAsInvalid(t *testing.T) {
 			if refusal == nil {
 				t.Fatal("accepted")
 			}
-			if refusal.Handoff != row.fault || refusal.Err.Kind != protocol.ErrorInvalidArgument || !strings.Contains(refusal.Error(), row.words) {
+			if refusal.Handoff != row.fault || refusal.Err.Kind != protocol.ErrorInvalidArgument || !strings.Contains(refusal.Err.Error(), row.words) {
 				t.Errorf("fault %q, %v", refusal.Handoff, refusal)
 			}
 			if strings.Contains(refusal.Err.Public, row.words) {
@@ -265,6 +265,23 @@ func TestHandoffRefusedAsInvalid(t *testing.T) {
 		r.PrefillResult = &protocol.PrefillResult{DisaggregatedParams: protocol.Map(protocol.Member{Key: "k", Value: v})}
 		if _, refusal := engine(protocol.Decode).Convert("id", r); refusal == nil || refusal.Handoff != FaultValue {
 			t.Errorf("%s: %v", name, refusal)
+		}
+	}
+}
+
+// TestTruthy: the engine takes any of these for "pull", so a shape behind any of them must be looked at.
+func TestTruthy(t *testing.T) {
+	for text, want := range map[string]bool{
+		`null`: false, `false`: false, `true`: true, `0`: false, `-1`: true, `18446744073709551615`: true, `0.0`: false, `0.5`: true,
+		`""`: false, `"false"`: true, `[]`: false, `[0]`: true, `{}`: false, `{"a":null}`: true,
+	} {
+		if truthy(value(t, text)) != want {
+			t.Errorf("%s: want %v", text, want)
+		}
+	}
+	for _, b := range [][]byte{nil, {0}} {
+		if truthy(protocol.Value{Kind: protocol.KindBytes, Bytes: b}) != (len(b) > 0) {
+			t.Errorf("bytes %v", b)
 		}
 	}
 }

@@ -367,7 +367,7 @@ func TestCapableEngineRefusals(t *testing.T) {
 		routing(`"lora_name":"tuned"`):                            "this version does not support",
 	} {
 		_, refusal := e.Convert("id", request(t, members))
-		if refusal == nil || !strings.Contains(refusal.Error(), words) {
+		if refusal == nil || !strings.Contains(refusal.Err.Error(), words) {
 			t.Errorf("%s: %v", members, refusal)
 		}
 	}
