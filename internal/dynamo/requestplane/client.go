@@ -111,7 +111,8 @@ func (c *Client) conn(ctx context.Context, address string) (*clientConn, error) 
 		return best, err
 	}
 	conn := &clientConn{
-		conn: raw, idle: orDefault(c.IdleTimeout, 300*time.Second), limit: orDefault(c.MaxOutstanding, 1024),
+		conn: raw, writing: make(chan struct{}, 1),
+		idle: orDefault(c.IdleTimeout, 300*time.Second), limit: orDefault(c.MaxOutstanding, 1024),
 	}
 	if c.pools == nil {
 		c.pools = map[string][]*clientConn{}

@@ -11,14 +11,14 @@ import (
 	"time"
 )
 
-// clientConn is one pooled connection. The n-th acknowledgement answers the n-th frame, so frames are written and queued under
-// the same lock.
+// clientConn is one pooled connection. The n-th acknowledgement answers the n-th frame, so nobody writes between the
+// queueing and the writing of a frame.
 type clientConn struct {
 	conn  net.Conn      // set once
 	idle  time.Duration // set once
 	limit int           // set once
 
-	write sync.Mutex // held while a frame is queued and written; taken before mu
+	writing chan struct{} // has room for one: whoever fills it may queue and write a frame; set once
 
 	mu    sync.Mutex
 	queue []chan ack // waiting, oldest first; each has room for its answer; guarded by mu
@@ -38,8 +38,12 @@ func (c *clientConn) outstanding() (n int, usable bool) {
 
 // send writes one frame and returns where its answer will be.
 func (c *clientConn) send(ctx context.Context, msg []byte) (<-chan ack, error) {
-	c.write.Lock()
-	defer c.write.Unlock()
+	select {
+	case c.writing <- struct{}{}:
+		defer func() { <-c.writing }()
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
 	answer := make(chan ack, 1)
 	c.mu.Lock()
 	switch {

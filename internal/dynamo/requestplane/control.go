@@ -3,7 +3,9 @@ package requestplane
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
+	"slices"
 	"strconv"
 
 	"remora/internal/dynamo/protocol"
@@ -248,15 +250,15 @@ func appendControl(dst []byte, c *Control) []byte {
 	}
 	if len(c.Metadata) > 0 {
 		var metadata []protocol.Member
-		for k, v := range c.Metadata {
-			metadata = append(metadata, text(k, v))
+		for _, k := range slices.Sorted(maps.Keys(c.Metadata)) {
+			metadata = append(metadata, text(k, c.Metadata[k]))
 		}
 		members = append(members, protocol.Member{Key: "metadata", Value: protocol.Map(metadata...)})
 	}
 	return protocol.Map(members...).AppendJSON(dst)
 }
 
-// handshake names the pending stream that a response connection belongs to.
+// appendHandshake appends the header that names the pending stream to which a response connection belongs.
 func appendHandshake(dst []byte, info *ConnectionInfo) []byte {
 	return protocol.Map(
 		protocol.Member{Key: "subject", Value: protocol.String(info.Subject)},

@@ -71,12 +71,8 @@ func (s *ResponseServer) Serve() error {
 			return nil
 		}
 		s.greet[conn] = struct{}{}
-		s.handshakes.Add(1)
+		s.handshakes.Go(func() { s.handshake(conn) })
 		s.mu.Unlock()
-		go func() {
-			defer s.handshakes.Done()
-			s.handshake(conn)
-		}()
 	}
 }
 

@@ -141,7 +141,7 @@ func (s *Server) start(conn net.Conn) {
 	refuse := s.closed || len(s.open) >= s.cfg.MaxConnections
 	if !refuse {
 		s.open[conn] = struct{}{}
-		s.conns.Add(1)
+		s.conns.Go(func() { s.run(conn) })
 	}
 	s.mu.Unlock()
 	if refuse {
@@ -149,16 +149,14 @@ func (s *Server) start(conn net.Conn) {
 		_ = conn.Close()
 		return
 	}
-	go func() {
-		defer s.conns.Done()
-		defer func() {
-			s.mu.Lock()
-			delete(s.open, conn)
-			s.mu.Unlock()
-			_ = conn.Close()
-		}()
-		(&serverConn{server: s, conn: conn}).run()
-	}()
+}
+
+func (s *Server) run(conn net.Conn) {
+	(&serverConn{server: s, conn: conn}).run()
+	s.mu.Lock()
+	delete(s.open, conn)
+	s.mu.Unlock()
+	_ = conn.Close()
 }
 
 // Close stops accepting, closes every connection, cancels the requests that still run and waits until all of them have
