@@ -70,6 +70,12 @@ type Call struct {
 	Rank *uint32
 	// Response converts the answers of this request.
 	Response *Response
+	// Prompt identifies the prompt; set for prefill and decode.
+	Prompt Prompt
+	// Stamp is what a Remora prefill worker wrote into the hand-off; zero where there is none that can be read.
+	Stamp Stamp
+	// HandoffKey names the hand-off among all, for telling a second use; empty where it has no name.
+	HandoffKey string
 	// HandoffUsed: the request claims a prefill's blocks, so losing it would leave them held for a whole lease.
 	HandoffUsed bool
 }
@@ -87,6 +93,17 @@ func Shorten(r *pb.GenerateRequest) {
 // Convert turns a request into an engine call or refuses it. id becomes the engine's request id. The request is only read;
 // the call shares its slices, which nobody may change afterwards.
 func (e *Engine) Convert(id string, r *protocol.PreprocessedRequest) (*Call, *Refusal) {
+	call, refusal := e.convert(id, r)
+	if refusal != nil && refusal.Handoff == FaultNone && e.Role == protocol.Decode {
+		c := converter{engine: e, req: *r}
+		if params, bad := c.handoff(); bad == nil {
+			refusal.Unclaimed = params
+		}
+	}
+	return call, refusal
+}
+
+func (e *Engine) convert(id string, r *protocol.PreprocessedRequest) (*Call, *Refusal) {
 	if refusal := e.media(r); refusal != nil {
 		return nil, refusal
 	}
@@ -105,12 +122,16 @@ func (e *Engine) Convert(id string, r *protocol.PreprocessedRequest) (*Call, *Re
 	if refusal != nil {
 		return nil, refusal
 	}
-	return &Call{
-		Request:     request,
-		Rank:        rank,
-		Response:    newResponse(e.Role, &c.req),
-		HandoffUsed: e.Role == protocol.Decode,
-	}, nil
+	call := &Call{Request: request, Rank: rank, Response: newResponse(e.Role, &c.req)}
+	switch e.Role {
+	case protocol.Prefill:
+		call.Prompt = promptOf(r.TokenIDs)
+	case protocol.Decode:
+		call.Prompt = promptOf(r.TokenIDs)
+		call.Stamp, call.HandoffKey, call.HandoffUsed = c.stamp, handoffKey(r.PrefillResult.DisaggregatedParams), true
+	case protocol.Aggregated, protocol.Encode:
+	}
+	return call, nil
 }
 
 // oneToken: the role answers with a hand-off; its engine request is the same one-token request whatever the client asked.

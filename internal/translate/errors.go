@@ -3,6 +3,9 @@ package translate
 import (
 	"errors"
 	"fmt"
+	"time"
+
+	"google.golang.org/protobuf/types/known/structpb"
 
 	"remora/internal/dynamo/protocol"
 )
@@ -31,6 +34,9 @@ const (
 	FaultPort       HandoffFault = "port"        // a port outside 1-65535
 	FaultBlocks     HandoffFault = "blocks"      // a block list that is empty, flat or not made of block ids
 	FaultBlockCount HandoffFault = "block_count" // not as many blocks as the prompt fills
+	FaultTokens     HandoffFault = "tokens"      // made for another prompt, its stamp says
+	FaultStale      HandoffFault = "stale"       // too old, its stamp says
+	FaultReused     HandoffFault = "reused"      // used before
 )
 
 // Refusal is why a request goes no further. It cost no RPC.
@@ -42,13 +48,21 @@ const (
 type Refusal struct {
 	Err     *protocol.Error
 	Handoff HandoffFault // FaultNone where the hand-off is not the reason
+	// Unclaimed is the well-formed hand-off of a decode that is refused for another reason: the prefill engine holds its
+	// blocks until somebody fetches them or the lease ends.
+	Unclaimed *structpb.Struct
 }
 
-// Error implements error.
-func (r *Refusal) Error() string { return r.Err.Error() }
+// Stale is the refusal of a hand-off of that age.
+func Stale(age time.Duration) *Refusal {
+	return malformed(FaultStale, "it is %v old", age.Round(time.Millisecond))
+}
 
-// Unwrap gives errors.As access to the Dynamo error.
-func (r *Refusal) Unwrap() error { return r.Err }
+// Reused is the refusal of a hand-off that was used before.
+func Reused() *Refusal { return malformed(FaultReused, "it was used before") }
+
+// String is for logs. A Refusal is deliberately no error itself: a nil one in an error interface would not be nil.
+func (r *Refusal) String() string { return r.Err.Error() }
 
 // refuse is for what the client wrote: the sentence is shown to it.
 func refuse(format string, args ...any) *Refusal {

@@ -36,8 +36,14 @@ func (c *converter) handoff() (*structpb.Struct, *Refusal) {
 	if params.Kind != protocol.KindMap {
 		return nil, refuseHandoff(protocol.ErrorInvalidArgument, FaultNotObject, "disaggregated_params must be an object")
 	}
+	if text, _ := params.Get(stampKey); text.Kind == protocol.KindString {
+		c.stamp, _ = ParseStamp(text.Str) // one that can't be read is as good as none: it may be of a later version
+	}
+	if c.engine.HandoffCheck != HandoffOff && c.stamp != (Stamp{}) && c.stamp.Prompt != promptOf(c.req.TokenIDs) {
+		return nil, malformed(FaultTokens, "it was made for another prompt")
+	}
 	if c.engine.HandoffCheck != HandoffOff && isNIXLPull(params) {
-		if refusal := c.engine.checkNIXL(params, len(c.req.TokenIDs)); refusal != nil {
+		if refusal := c.checkNIXL(params); refusal != nil {
 			return nil, refusal
 		}
 	}
@@ -124,8 +130,18 @@ func truthy(v protocol.Value) bool {
 	}
 }
 
-// checkNIXL is the shape check. promptTokens is the length of the prompt that the prefill engine had too.
-func (e *Engine) checkNIXL(params protocol.Value, promptTokens int) *Refusal {
+// handoffKey names a NIXL hand-off: the prefill engine never uses the pair again. Others have no name.
+func handoffKey(params protocol.Value) string {
+	engine, _ := params.Get(keyEngine)
+	request, _ := params.Get(keyRequest)
+	if engine.Kind != protocol.KindString || request.Kind != protocol.KindString {
+		return ""
+	}
+	return engine.Str + "\x00" + request.Str
+}
+
+// checkNIXL is the shape check.
+func (c *converter) checkNIXL(params protocol.Value) *Refusal {
 	if v, _ := params.Get(keyPrefill); v.Kind != protocol.KindBool {
 		return malformed(FaultKind, "%s must be a boolean", keyPrefill)
 	}
@@ -143,7 +159,7 @@ func (e *Engine) checkNIXL(params protocol.Value, promptTokens int) *Refusal {
 	if refusal := checkPort(params); refusal != nil {
 		return refusal
 	}
-	return e.checkBlocks(params, promptTokens)
+	return c.checkBlocks(params)
 }
 
 func checkPort(params protocol.Value) *Refusal {
@@ -170,7 +186,7 @@ func checkPort(params protocol.Value) *Refusal {
 // checkBlocks wants a list of lists of block ids, one list a KV cache group. With one group the number of ids must be that of
 // the prompt: the engine matches blocks from the end of the list, so with too many it answers with wrong text and says
 // nothing, and with too few it dies. Groups of a hybrid model keep fewer blocks than the prompt fills; they are not counted.
-func (e *Engine) checkBlocks(params protocol.Value, promptTokens int) *Refusal {
+func (c *converter) checkBlocks(params protocol.Value) *Refusal {
 	v, ok := params.Get(keyBlocks)
 	switch {
 	case !ok:
@@ -196,10 +212,13 @@ func (e *Engine) checkBlocks(params protocol.Value, promptTokens int) *Refusal {
 	if ids == 0 {
 		return malformed(FaultBlocks, "%s has no block", keyBlocks)
 	}
-	if e.HandoffCheck != HandoffStrict || e.BlockSize == 0 || len(v.List) != 1 || contextParallel(params) {
+	size, promptTokens := int(c.engine.BlockSize), len(c.req.TokenIDs)
+	if c.stamp.BlockSize != 0 { // the prefill engine's own
+		size = int(c.stamp.BlockSize)
+	}
+	if c.engine.HandoffCheck != HandoffStrict || size == 0 || len(v.List) != 1 || contextParallel(params) {
 		return nil
 	}
-	size := int(e.BlockSize)
 	if want := (promptTokens + size - 1) / size; ids != want {
 		return malformed(FaultBlockCount, "%s has %d blocks, a prompt of %d tokens fills %d of %d tokens each",
 			keyBlocks, ids, promptTokens, want, size)

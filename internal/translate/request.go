@@ -22,6 +22,7 @@ type converter struct {
 	engine *Engine
 	req    protocol.PreprocessedRequest
 	legacy legacyExtras
+	stamp  Stamp // of the hand-off; zero without one that can be read
 }
 
 func (c *converter) convert(id string) (*pb.GenerateRequest, *Refusal) {
