@@ -3,6 +3,7 @@ package worker
 import (
 	"context"
 	"errors"
+	"log/slog"
 
 	"google.golang.org/grpc/codes"
 
@@ -78,4 +79,14 @@ func fitForPrologue(kind protocol.ErrorKind) bool {
 		return true
 	}
 	return false
+}
+
+// failLevel: what is the client's own mistake is no news to an operator.
+func failLevel(kind protocol.ErrorKind) slog.Level {
+	switch kind {
+	case protocol.ErrorInvalidArgument, protocol.ErrorBackendInvalidArgument:
+		return slog.LevelInfo
+	default:
+		return slog.LevelWarn
+	}
 }

@@ -32,6 +32,7 @@ type request struct {
 	call     *translate.Call // nil if the request could not be converted
 	// unclaimed is a decode's well-formed hand-off, for the case that the request is declined. Set once.
 	unclaimed *structpb.Struct
+	counted   bool      // its failure is in the metrics already. Set once.
 	started   time.Time // when the frame was read
 
 	decided chan struct{} // closed with the terminal
@@ -42,21 +43,22 @@ type request struct {
 	writing sync.Mutex // held around a write to client; taken before mu
 	spare   []byte     // guarded by writing
 
-	mu        sync.Mutex
-	machine   handoff.Machine              // guarded by mu
-	client    *requestplane.ResponseStream // guarded by mu; nil until the dial-back has succeeded
-	gone      bool                         // guarded by mu; nothing can be delivered any more
-	pending   []byte                       // guarded by mu; frames that wait for the next flush
-	prologued bool                         // guarded by mu; a prologue is in pending or was written
-	emitted   bool                         // guarded by mu; an item is in pending or was written
-	over      bool                         // guarded by mu; the sentinel is in pending or was written
-	terminal  handoff.Terminal             // set once, before decided is closed
-	stream    vllm.Stream                  // guarded by mu; nil until submitted
-	deadline  *time.Timer                  // guarded by mu; the drain's
-	patience  *time.Timer                  // guarded by mu; of an abort or a shutdown
-	decidedAt time.Time                    // guarded by mu; when a drain began
-	aborting  chan struct{}                // guarded by mu; closed when Abort has been answered
-	acts      []handoff.Action             // guarded by mu; scratch
+	mu         sync.Mutex
+	machine    handoff.Machine              // guarded by mu
+	client     *requestplane.ResponseStream // guarded by mu; nil until the dial-back has succeeded
+	gone       bool                         // guarded by mu; nothing can be delivered any more
+	pending    []byte                       // guarded by mu; frames that wait for the next flush
+	prologued  bool                         // guarded by mu; a prologue is in pending or was written
+	emitted    bool                         // guarded by mu; an item is in pending or was written
+	distrusted bool                         // guarded by mu; a message could not be converted
+	over       bool                         // guarded by mu; the sentinel is in pending or was written
+	terminal   handoff.Terminal             // set once, before decided is closed
+	stream     vllm.Stream                  // guarded by mu; nil until submitted
+	deadline   *time.Timer                  // guarded by mu; the drain's
+	patience   *time.Timer                  // guarded by mu; of an abort or a shutdown
+	decidedAt  time.Time                    // guarded by mu; when a drain began
+	aborting   chan struct{}                // guarded by mu; closed when Abort has been answered
+	acts       []handoff.Action             // guarded by mu; scratch
 }
 
 // occasion is what the actions of one event may refer to.
@@ -118,7 +120,11 @@ func (r *request) carryOut(act handoff.Action, on occasion) {
 	case handoff.ActDrained:
 		held := time.Since(r.decidedAt)
 		r.svc.metrics.DrainEnded(drainOutcome(act.Outcome), held)
-		r.log.Log(r.svc.ctx, drainLevel(act.Outcome), "drain ended", "outcome", act.Outcome.String(), "held", held, "engine_id", r.engineID)
+		fields := []any{"outcome", act.Outcome.String(), "held", held, "engine_id", r.engineID}
+		if on.err != nil { // nobody is left to be told
+			fields = append(fields, "cause", on.err)
+		}
+		r.log.Log(r.svc.ctx, drainLevel(act.Outcome), "drain ended", fields...)
 	case handoff.ActOrphan:
 		r.svc.metrics.Orphaned()
 		r.log.Warn("prefill finished after its client had left: its blocks wait for the lease", "engine_id", r.engineID)
@@ -161,9 +167,6 @@ func (r *request) conclude(t handoff.Terminal, cause *protocol.Error) {
 	r.terminal = t
 	defer close(r.decided)
 	if r.gone {
-		if cause != nil {
-			r.log.Info("cause of the end after the client had left", "error", cause)
-		}
 		return
 	}
 	switch t {
@@ -196,8 +199,10 @@ func (r *request) fail(err *protocol.Error) {
 	if err == nil {
 		err = &protocol.Error{Kind: protocol.ErrorBackendUnknown, Message: "the engine ended the request without saying why"}
 	}
-	r.log.Info("request failed", "error", err)
-	r.svc.metrics.RequestFailed(status.ErrorGenerate)
+	r.log.Log(r.svc.ctx, failLevel(err.Kind), "request failed", "error", err, "engine_id", r.engineID)
+	if !r.counted {
+		r.svc.metrics.RequestFailed(status.ErrorGenerate)
+	}
 	if !r.prologued && fitForPrologue(err.Kind) {
 		r.prologued = true
 		r.pending = requestplane.AppendSentinel(requestplane.AppendErrorPrologue(r.pending, err))
@@ -309,13 +314,7 @@ func (r *request) OnHeaders() {
 func (r *request) OnMessages(messages []*pb.GenerateResponse) {
 	r.mu.Lock()
 	for _, message := range messages {
-		result, err := r.call.Response.Convert(message)
-		ev, on := messageEvent(message), occasion{output: result.Output}
-		if err != nil {
-			ev.Bad, on.err = true, conversionError(err)
-			r.log.Warn("engine message can't be converted", "error", err, "engine_id", r.engineID)
-		}
-		r.stepLocked(ev, on)
+		r.stepLocked(r.convert(message))
 	}
 	crowded := len(r.pending) > pendingBeforeDial
 	r.mu.Unlock()
@@ -323,6 +322,25 @@ func (r *request) OnMessages(messages []*pb.GenerateResponse) {
 		<-r.dialed // only a dial-back that is still under way lets this grow
 	}
 	r.flush()
+}
+
+// convert reads a message. Once one of them breaks the protocol the rest is only looked at for what it releases: its counts
+// can't be trusted. Called with mu held.
+func (r *request) convert(message *pb.GenerateResponse) (handoff.Event, occasion) {
+	ev := messageEvent(message)
+	if r.distrusted {
+		ev.Bad = true
+		return ev, occasion{}
+	}
+	result, err := r.call.Response.Convert(message)
+	if err == nil {
+		return ev, occasion{output: result.Output}
+	}
+	r.distrusted, ev.Bad = true, true
+	if r.machine.State() == handoff.Draining { // else the failure of the request says it
+		r.log.Warn("engine message can't be converted", "error", err, "engine_id", r.engineID)
+	}
+	return ev, occasion{err: conversionError(err)}
 }
 
 // pendingBeforeDial bounds what is kept for a client whose dial-back is still under way, in bytes.
@@ -347,12 +365,7 @@ func messageEvent(m *pb.GenerateResponse) handoff.Event {
 // OnEnd implements vllm.Sink.
 func (r *request) OnEnd(end vllm.Status) {
 	ok := end.Code == codes.OK
-	r.mu.Lock()
-	if r.machine.Cancelled() && !ok && !end.Dropped {
-		r.log.Warn("engine stream ended with an error after the client had left", "status", end.String(), "engine_id", r.engineID)
-	}
-	r.stepLocked(handoff.Event{Kind: handoff.EventEnd, OK: ok, Unclaimed: declined(end)}, occasion{err: streamError(end)})
-	r.mu.Unlock()
+	r.step(handoff.Event{Kind: handoff.EventEnd, OK: ok, Unclaimed: declined(end)}, occasion{err: streamError(end)})
 	r.flush()
 	close(r.ended)
 }

@@ -95,11 +95,13 @@ func (r *request) prepare(in *requestplane.Request) *protocol.Error {
 	defer func() { r.machine = handoff.New(cfg) }()
 	if in.Malformed != nil {
 		r.svc.metrics.RequestFailed(status.ErrorInvalidMessage)
+		r.counted = true
 		return in.Malformed
 	}
 	body, err := protocol.ParseRequest(in.Control.Codec, in.Body)
 	if err != nil {
 		r.svc.metrics.RequestFailed(status.ErrorDeserialization)
+		r.counted = true
 		return &protocol.Error{
 			Kind: protocol.ErrorInvalidArgument, Message: "request body: " + err.Error(), Public: "The request could not be decoded",
 		}
