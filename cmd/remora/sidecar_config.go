@@ -7,6 +7,7 @@ import (
 	"remora/cmd/remora/internal/logging"
 	"remora/internal/dynamo/discovery"
 	"remora/internal/dynamo/protocol"
+	"remora/internal/handoff"
 	"remora/internal/vllm"
 )
 
@@ -102,4 +103,8 @@ const (
 type handoffConfig struct {
 	Check         handoffCheck
 	DrainDeadline time.Duration // of a cancelled decode, counted from the cancel
+	Policy        handoff.Policy
+	Lease         time.Duration // how long the prefill engine keeps blocks that nobody asks for
+	// ReleaseDeclined: hand-offs of declined decodes are fetched once, so that their blocks are freed.
+	ReleaseDeclined bool
 }

@@ -7,6 +7,7 @@ import (
 
 	"remora/cmd/remora/internal/flags"
 	"remora/internal/dynamo/protocol"
+	"remora/internal/handoff"
 	"remora/internal/vllm"
 )
 
@@ -27,6 +28,9 @@ type sidecarFlags struct {
 	rlWorldSize               uint32
 	drainDeadline             time.Duration
 	handoffCheck              handoffCheck
+	cancelPolicy              handoff.Policy
+	lease                     time.Duration
+	releaseDeclined           bool
 	namespaceSuffix, fileRoot string
 
 	rpcHost                             netip.Addr
@@ -133,6 +137,13 @@ func (s *sidecarFlags) ownFlags() []flags.Flag {
 			flags.Choice[handoffCheck]{Word: "strict", Value: checkStrict, Help: "keys and kinds, and as many blocks as the prompt needs"},
 			flags.Choice[handoffCheck]{Word: "shape", Value: checkShape, Help: "keys and kinds only"},
 			flags.Choice[handoffCheck]{Word: "off", Value: checkOff, Help: "not at all"})},
+		{Name: "cancel-policy", Env: "REMORA_CANCEL_POLICY", Default: "drain", Help: "How a decode request whose client left lets go of the prefill worker's KV cache.", Value: flags.OneOf(&s.cancelPolicy,
+			flags.Choice[handoff.Policy]{Word: "drain", Value: handoff.Drain, Help: "go on until the engine has taken it over"},
+			flags.Choice[handoff.Policy]{Word: "release", Value: handoff.Release, Help: "abort as soon as the engine knows the request, which frees it even where the queue is long; needs vLLM 0.32 or later"})},
+		{Name: "kv-lease", Env: "REMORA_KV_LEASE", Default: "30", Value: seconds(&s.lease, time.Second),
+			Help: "How long a prefill engine keeps KV blocks that nobody asks for, in seconds: the kv_lease_duration of its connector. A decode worker refuses hand-offs that are too old for it."},
+		{Name: "release-declined", Env: "REMORA_RELEASE_DECLINED", Default: "true", Value: flags.Bool(&s.releaseDeclined),
+			Help: "Whether the hand-off of a decode request that is declined for another reason is fetched once, so that the prefill engine frees its KV blocks. Without effect below vLLM 0.32."},
 	}
 }
 

@@ -102,9 +102,11 @@ func (s *sidecarFlags) resolve(from flags.Sources, lookup func(string) (string, 
 			HealthPath: s.healthPath, LivePath: s.livePath, StartReady: s.startReady, SelfHostMetadata: s.selfHost && s.systemPort >= 0,
 		},
 		Shutdown: shutdownConfig{Grace: s.grace, Total: s.total, PrefillDrain: s.prefillDrain, Runtime: s.runtime},
-		Handoff:  handoffConfig{Check: s.handoffCheck, DrainDeadline: s.drainDeadline},
-		Log:      s.log.options(from),
-		Notices:  s.notices(),
+		Handoff: handoffConfig{
+			Check: s.handoffCheck, DrainDeadline: s.drainDeadline, Policy: s.cancelPolicy, Lease: s.lease, ReleaseDeclined: s.releaseDeclined,
+		},
+		Log:     s.log.options(from),
+		Notices: s.notices(),
 	}, nil
 }
 

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -37,6 +38,7 @@ func runSidecar(stop, cut context.Context, c sidecarConfig, logger *slog.Logger)
 		ChatTemplate: c.Card.ChatTemplate, ToolCallParser: c.Card.ToolCallParser, ReasoningParser: c.Card.ReasoningParser,
 		ExcludeToolsWhenChoiceNone: c.Card.ExcludeToolsWhenChoiceNone,
 		HandoffCheck:               c.Handoff.check(), DrainDeadline: c.Handoff.DrainDeadline,
+		Policy: c.Handoff.Policy, Lease: c.Handoff.Lease, ReleaseDeclined: c.Handoff.ReleaseDeclined,
 		GracePeriod: c.Shutdown.Grace, ShutdownTimeout: c.shutdownTimeout(), Log: log,
 	}
 	if c.RequestPlane.Host.IsValid() {
@@ -46,7 +48,8 @@ func runSidecar(stop, cut context.Context, c sidecarConfig, logger *slog.Logger)
 	if c.System.Enabled {
 		address := net.JoinHostPort(c.System.Host, strconv.Itoa(int(c.System.Port)))
 		if config.System, err = new(net.ListenConfig).Listen(stop, "tcp", address); err != nil {
-			return fmt.Errorf("the system status server can't listen on %s (see DYN_SYSTEM_HOST and DYN_SYSTEM_PORT): %w", address, err)
+			err = fmt.Errorf("the system status server can't listen on %s (see DYN_SYSTEM_HOST and DYN_SYSTEM_PORT): %w", address, err)
+			return errors.Join(err, store.Close(context.WithoutCancel(stop)))
 		}
 	}
 	return worker.Run(stop, cut, config) //nolint:wrapcheck // it says all

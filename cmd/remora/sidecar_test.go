@@ -12,6 +12,7 @@ import (
 	"remora/cmd/remora/internal/logging"
 	"remora/internal/dynamo/discovery"
 	"remora/internal/dynamo/protocol"
+	"remora/internal/handoff"
 	"remora/internal/vllm"
 )
 
@@ -43,7 +44,7 @@ func baseConfig() sidecarConfig {
 		},
 		System:   systemConfig{Host: "0.0.0.0", HealthPath: "/health", LivePath: "/live"},
 		Shutdown: shutdownConfig{Grace: 5 * time.Second, Total: 30 * time.Second, PrefillDrain: 30 * time.Second, Runtime: 15 * time.Minute},
-		Handoff:  handoffConfig{Check: checkStrict, DrainDeadline: 30 * time.Second},
+		Handoff:  handoffConfig{Check: checkStrict, DrainDeadline: 30 * time.Second, Lease: 30 * time.Second, ReleaseDeclined: true},
 		Log:      logging.Options{},
 		Notices:  []string{"DYN_SYSTEM_PORT is not set: the model card names local paths, so frontends on other hosts cannot read the model's files"},
 	}
@@ -81,6 +82,9 @@ var settingCases = []struct {
 	{"drain-deadline", "REMORA_DRAIN_DEADLINE", "0.5", func(c *sidecarConfig) { c.Handoff.DrainDeadline = 500 * time.Millisecond }},
 	{"handoff-check", "REMORA_HANDOFF_CHECK", "shape", func(c *sidecarConfig) { c.Handoff.Check = checkShape }},
 	{"handoff-check", "REMORA_HANDOFF_CHECK", "off", func(c *sidecarConfig) { c.Handoff.Check = checkOff }},
+	{"cancel-policy", "REMORA_CANCEL_POLICY", "release", func(c *sidecarConfig) { c.Handoff.Policy = handoff.Release }},
+	{"kv-lease", "REMORA_KV_LEASE", "12", func(c *sidecarConfig) { c.Handoff.Lease = 12 * time.Second }},
+	{"release-declined", "REMORA_RELEASE_DECLINED", "false", func(c *sidecarConfig) { c.Handoff.ReleaseDeclined = false }},
 	{"", "DYN_ROUTE_TO_ENCODER", "false", nil},
 	{"", "DYN_ENABLE_RL", "false", nil},
 	{"", "DYN_FILE_KV", "/kv", func(c *sidecarConfig) { c.Discovery.FileRoot = "/kv" }},
@@ -315,6 +319,8 @@ var refusedCases = []struct {
 	{args: []string{"--drain-deadline=soon"}, code: 2, want: "not a number of seconds"},
 	{args: []string{"--drain-deadline=NaN"}, code: 2, want: "not a number of seconds"},
 	{args: []string{"--drain-deadline=1e300"}, code: 2, want: "too long"},
+	{args: []string{"--cancel-policy=abort"}, code: 2, want: "[possible values: drain, release]"},
+	{args: []string{"--kv-lease=0"}, code: 2, want: "at least"},
 	{args: []string{"--handoff-check=none"}, code: 2, want: "[possible values: strict, shape, off]"},
 	{env: environment{"DYN_LORA_ENABLED": "1"}, code: 1, want: "LoRA adapters are not supported yet"},
 	{env: environment{"DYN_LORA_ENABLED": "perhaps"}, code: 1, want: "invalid value 'perhaps' for DYN_LORA_ENABLED"},

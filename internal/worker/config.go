@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"context"
 	"log/slog"
 	"net"
 	"time"
@@ -8,6 +9,7 @@ import (
 	"remora/internal/dynamo/discovery"
 	"remora/internal/dynamo/modelcard"
 	"remora/internal/dynamo/protocol"
+	"remora/internal/handoff"
 	"remora/internal/translate"
 	"remora/internal/vllm"
 )
@@ -30,9 +32,13 @@ type Config struct {
 
 	// Store holds the worker's records. Run closes it.
 	Store discovery.Store
-	// Host and Port of the request plane: bound and advertised. Host "": the local address. Port 0: any.
+	// Host and Port of the request plane: bound and advertised. Host "": the local address. Port 0: any. A host that stands for
+	// all addresses (0.0.0.0, ::) is bound, and the local address is advertised.
 	Host string
 	Port uint16
+	// Listen opens the request plane's listener, DialBack the connections to frontends; nil: TCP. Tests without ports set them.
+	Listen   func(network, address string) (net.Listener, error)
+	DialBack func(ctx context.Context, network, address string) (net.Conn, error)
 	// MaxMessage bounds a request frame, in bytes. 0: 32 MiB.
 	MaxMessage int
 	// Running and Waiting bound the admitted requests; beyond both the worker answers "overloaded". Running 0: 10,000 and 40,000.
@@ -54,10 +60,17 @@ type Config struct {
 	ExcludeToolsWhenChoiceNone bool
 	HandoffCheck               translate.HandoffCheck
 	DrainDeadline              time.Duration // M3; 0: 30 s
-	GracePeriod                time.Duration // after the instance record is gone, requests are still taken
-	ShutdownTimeout            time.Duration // after the grace, answers may run on
-	Log                        *slog.Logger
-	OnReady                    func(Ready) // called once when the worker is registered; nil: not told
+	// Policy is how a cancelled decode lets go of its hand-off. Release needs an engine from 0.32 on.
+	Policy handoff.Policy
+	// Lease is how long the prefill engine keeps blocks that nobody asks for; 0: 30 s, the engine's default.
+	Lease time.Duration
+	// ReleaseDeclined has the engine fetch the hand-offs of declined decodes once, so that the prefill engine frees its blocks.
+	// Without effect below engine 0.32.
+	ReleaseDeclined bool
+	GracePeriod     time.Duration // after the instance record is gone, requests are still taken
+	ShutdownTimeout time.Duration // after the grace, answers may run on
+	Log             *slog.Logger
+	OnReady         func(Ready) // called once when the worker is registered; nil: not told
 }
 
 // Ready tells what a registered worker is.
@@ -73,6 +86,7 @@ const (
 	defaultWaiting  = 40_000
 	defaultStartup  = 30 * time.Minute
 	defaultDeadline = 30 * time.Second
+	defaultLease    = 30 * time.Second
 )
 
 func (c Config) withDefaults() Config {
@@ -84,6 +98,12 @@ func (c Config) withDefaults() Config {
 	}
 	if c.DrainDeadline <= 0 {
 		c.DrainDeadline = defaultDeadline
+	}
+	if c.Listen == nil {
+		c.Listen = net.Listen
+	}
+	if c.Lease <= 0 {
+		c.Lease = defaultLease
 	}
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/netip"
 	"strconv"
 	"time"
 
@@ -21,6 +22,10 @@ import (
 	"remora/internal/vllm"
 )
 
+// releaseSince is the minor version of vLLM 0 from which on an Abort lets go of a hand-off at once, and a request of one token
+// fetches it without a trace in the cache (both measured on 0.32.0).
+const releaseSince = 32
+
 // cleanupTimeout bounds each step of the clean-up that talks to something outside.
 const cleanupTimeout = 5 * time.Second
 
@@ -30,11 +35,18 @@ const cleanupTimeout = 5 * time.Second
 func Run(stop, cut context.Context, cfg Config) error {
 	w := &worker{cfg: cfg.withDefaults(), id: discovery.NewID(), metrics: status.NewMetrics()}
 	w.log = w.cfg.Log
-	err := w.run(stop, cut)
-	if stop.Err() != nil && errors.Is(err, errStopped) {
+	if err := w.cfg.Address.Validate(); err != nil {
+		return errors.Join(err, w.closeStore(), w.closeSystem())
+	}
+	return w.run(stop, cut)
+}
+
+// closeSystem closes the status server's listener where there is no server yet to do it.
+func (w *worker) closeSystem() error {
+	if w.cfg.System == nil {
 		return nil
 	}
-	return err
+	return w.cfg.System.Close()
 }
 
 // worker is one run of Run.
@@ -49,11 +61,12 @@ type worker struct {
 
 // run is start-up, service and clean-up. Whatever was made is unmade in the opposite order, however far the start came.
 func (w *worker) run(stop, cut context.Context) (err error) {
-	defer func() { err = errors.Join(err, w.closeStore()) }()
-	if err := w.cfg.Address.Validate(); err != nil {
-		return err
-	}
-
+	defer func() {
+		if errors.Is(err, errStopped) {
+			err = nil // as asked
+		}
+		err = errors.Join(err, w.closeStore())
+	}()
 	// The status server answers before the engine does, so that probes can tell "starting" from "dead".
 	background, endBackground := context.WithCancel(context.Background())
 	group, failed := errgroup.WithContext(background)
@@ -94,7 +107,10 @@ func (w *worker) run(stop, cut context.Context) (err error) {
 		w.service.background.Wait()
 	}()
 	group.Go(func() error { return plane.Serve(listener) })
-	hostPort := listener.Addr().String()
+	hostPort, err := w.advertised(listener.Addr().String())
+	if err != nil {
+		return errors.Join(err, listener.Close())
+	}
 	plane.Handle(w.cfg.Address.Path(w.id), w.service)
 
 	if err := w.register(stop, card, hostPort); err != nil {
@@ -123,8 +139,7 @@ func (w *worker) serveSystem(ctx context.Context, group *errgroup.Group) error {
 		HealthPath: w.cfg.HealthPath, LivePath: w.cfg.LivePath, Metrics: w.metrics.Handler(), Log: w.log,
 	})
 	if err != nil {
-		_ = w.cfg.System.Close()
-		return err //nolint:wrapcheck // it says all
+		return errors.Join(err, w.closeSystem())
 	}
 	w.system = server
 	server.SetReady(w.cfg.StartReady)
@@ -157,6 +172,12 @@ func (w *worker) connect(stop context.Context) (*vllm.Client, vllm.Discovery, er
 		ctx, end := context.WithTimeout(context.Background(), cleanupTimeout)
 		defer end()
 		return nil, found, errors.Join(fmt.Errorf("the engine changed during the start: %w", err), client.Close(ctx))
+	}
+	if w.cfg.Policy == handoff.Release && !again.Version.AtLeast(0, releaseSince) {
+		ctx, end := context.WithTimeout(context.Background(), cleanupTimeout)
+		defer end()
+		return nil, found, errors.Join(fmt.Errorf("the cancel policy release needs vLLM 0.%d or later and the engine is %q: set --cancel-policy drain",
+			releaseSince, again.EngineVersion), client.Close(ctx))
 	}
 	for _, note := range again.Notes {
 		w.log.Warn(note)
@@ -245,7 +266,7 @@ func (w *worker) systemURL() (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("address of the status server: %w", err)
 	}
-	return "http://" + net.JoinHostPort(w.host(), port), nil
+	return "http://" + net.JoinHostPort(w.publicHost(), port), nil
 }
 
 func (w *worker) host() string {
@@ -257,23 +278,50 @@ func (w *worker) host() string {
 
 func (w *worker) listen() (net.Listener, error) {
 	address := net.JoinHostPort(w.host(), strconv.Itoa(int(w.cfg.Port)))
-	listener, err := net.Listen("tcp", address)
+	listener, err := w.cfg.Listen("tcp", address)
 	if err != nil {
 		return nil, fmt.Errorf("the request plane can't listen on %s (see DYN_TCP_RPC_HOST and DYN_TCP_RPC_PORT): %w", address, err)
 	}
 	return listener, nil
 }
 
+// publicHost is where other hosts reach this one.
+func (w *worker) publicHost() string {
+	host := w.host()
+	if ip, err := netip.ParseAddr(host); err == nil && ip.IsUnspecified() {
+		return localHost()
+	}
+	return host
+}
+
+// advertised is the request plane's address for the instance record. Frontends take literal addresses only, so a host that was
+// given as a name shows as the address that was bound.
+func (w *worker) advertised(bound string) (string, error) {
+	addr, err := netip.ParseAddrPort(bound)
+	if err != nil {
+		return "", fmt.Errorf("address of the request plane: %w", err)
+	}
+	if addr.Addr().IsUnspecified() {
+		return net.JoinHostPort(w.publicHost(), strconv.Itoa(int(addr.Port()))), nil
+	}
+	return addr.String(), nil
+}
+
 func (w *worker) newService(ctx context.Context, engine *vllm.Client, found vllm.Discovery, card modelcard.Card) *service {
 	return &service{
-		ctx: ctx, engine: engine, dialer: &requestplane.Dialer{},
+		ctx: ctx, engine: engine, dialer: &requestplane.Dialer{DialContext: w.cfg.DialBack},
 		translate: &translate.Engine{
 			Role: w.cfg.Role, ServedName: found.ServedName, ModelID: found.ModelID, Aliases: found.Aliases,
 			Multimodal: found.SupportsMultimodal, LoRA: found.SupportsLoRA, BlockSize: card.KVBlockSize,
 			RankStart: found.Ranks.Start, RankCount: found.Ranks.Count, HandoffCheck: w.cfg.HandoffCheck,
 		},
-		machine: handoff.Config{Role: machineRole(w.cfg.Role), DrainDeadline: w.cfg.DrainDeadline, ShutdownRead: shutdownRead},
-		metrics: w.metrics, log: w.log, gate: newGate(w.cfg.Running, w.cfg.Waiting, w.metrics), live: make(map[string]*request),
+		machine: handoff.Config{
+			Role: machineRole(w.cfg.Role), Policy: w.cfg.Policy,
+			DrainDeadline: w.cfg.DrainDeadline, AbortPatience: abortTimeout, ShutdownRead: shutdownRead,
+		},
+		handoffs: newHandoffs(w.cfg.Lease, card.KVBlockSize, w.cfg.HandoffCheck),
+		releases: w.cfg.ReleaseDeclined && found.Version.AtLeast(0, releaseSince),
+		metrics:  w.metrics, log: w.log, gate: newGate(w.cfg.Running, w.cfg.Waiting, w.metrics), live: make(map[string]*request),
 	}
 }
 

@@ -34,6 +34,7 @@ type request struct {
 	unclaimed *structpb.Struct
 	counted   bool      // its failure is in the metrics already. Set once.
 	started   time.Time // when the frame was read
+	sent      int64     // when the frontend sent it, by its clock, in nanoseconds; 0: not told
 
 	decided chan struct{} // closed with the terminal
 	ended   chan struct{} // closed by OnEnd

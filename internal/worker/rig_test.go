@@ -77,6 +77,7 @@ func bubble(t *testing.T, role protocol.Role, test func(r *rig)) {
 			ctx: ctx, engine: client, metrics: metrics, gate: newGate(4, 2, metrics), live: make(map[string]*request),
 			log:       slog.New(slog.DiscardHandler),
 			translate: &translate.Engine{Role: role, ServedName: "tiny", ModelID: "/models/tiny", BlockSize: 16},
+			handoffs:  newHandoffs(30*time.Second, 16, translate.HandoffStrict),
 			machine:   handoff.Config{Role: machineRole(role), DrainDeadline: 30 * time.Second, ShutdownRead: shutdownRead},
 			dialer: &requestplane.Dialer{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 				if r.refuse {

@@ -34,6 +34,7 @@ type service struct {
 	metrics   *status.Metrics   // set once
 	log       *slog.Logger      // set once
 	gate      *gate             // set once
+	handoffs  *handoffs         // set once
 	releases  bool              // hand-offs of declined requests are released (M10); set once
 
 	background sync.WaitGroup // aborts and ordered drops
@@ -59,7 +60,7 @@ func (s *service) Serve(_ context.Context, in *requestplane.Request) {
 		s.metrics.NetworkTransit(in.ReceivedAt.Sub(time.Unix(0, in.Headers.FrontendSendNS)))
 	}
 	r := &request{
-		svc: s, id: in.Control.ID, codec: in.Control.Codec, started: in.ReceivedAt,
+		svc: s, id: in.Control.ID, codec: in.Control.Codec, started: in.ReceivedAt, sent: in.Headers.FrontendSendNS,
 		log:     s.log.With("request_id", in.Control.ID),
 		decided: make(chan struct{}), ended: make(chan struct{}), dialed: make(chan struct{}), leaving: make(chan struct{}),
 	}
@@ -79,7 +80,7 @@ func (s *service) Serve(_ context.Context, in *requestplane.Request) {
 		r.step(handoff.Event{Kind: handoff.EventRefuse, Unclaimed: r.unclaimed != nil}, occasion{err: refusal})
 	} else {
 		entered := s.gate.enter(r)
-		r.step(handoff.Event{Kind: handoff.EventDispatch}, occasion{})
+		r.dispatch()
 		<-r.decided
 		if entered {
 			s.gate.exit()
@@ -112,12 +113,29 @@ func (r *request) prepare(in *requestplane.Request) *protocol.Error {
 		if refusal.Handoff != translate.FaultNone {
 			r.svc.metrics.HandoffRefused(string(refusal.Handoff))
 		}
+		r.unclaimed, cfg.HasParams = refusal.Unclaimed, refusal.Unclaimed != nil
 		return refusal.Err
 	}
 	r.call = call
 	r.unclaimed = call.Request.GetKv().GetKvTransferParams()
 	cfg.HasParams = call.HandoffUsed
 	return nil
+}
+
+// dispatch hands a converted request over, unless its hand-off has become too old or was used before.
+func (r *request) dispatch() {
+	if r.keeper() {
+		refusal, unchecked := r.svc.handoffs.admit(r.call, r.sent, time.Since(r.started))
+		if unchecked {
+			r.svc.metrics.StampUnchecked()
+		}
+		if refusal != nil {
+			r.svc.metrics.HandoffRefused(string(refusal.Handoff))
+			r.step(handoff.Event{Kind: handoff.EventRefuse}, occasion{err: refusal.Err})
+			return
+		}
+	}
+	r.step(handoff.Event{Kind: handoff.EventDispatch}, occasion{})
 }
 
 func (r *request) keeper() bool {

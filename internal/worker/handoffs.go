@@ -1,0 +1,70 @@
+package worker
+
+import (
+	"sync"
+	"time"
+
+	"remora/internal/dynamo/protocol"
+	"remora/internal/translate"
+)
+
+// handoffs decides whether a hand-off may still be used, and writes into those of a prefill worker what a decode worker needs
+// to decide it.
+type handoffs struct {
+	lease     time.Duration // of the prefill engine's blocks; set once
+	blockSize uint32        // set once
+	check     bool          // set once
+
+	mu    sync.Mutex
+	used  map[string]time.Time // guarded by mu; by translate.Call.HandoffKey, until when a second use must be refused
+	order []string             // guarded by mu; the keys of used, oldest first: all stay for the same time
+}
+
+func newHandoffs(lease time.Duration, blockSize uint32, check translate.HandoffCheck) *handoffs {
+	return &handoffs{lease: lease, blockSize: blockSize, check: check != translate.HandoffOff, used: make(map[string]time.Time)}
+}
+
+// stamp adds a stamp to the hand-off of a finished prefill whose frame was sent at sent (the frontend's clock, nanoseconds) and
+// came in since ago. Without that time nobody can tell an age, so there is no stamp.
+func (h *handoffs) stamp(out *protocol.EngineOutput, prompt translate.Prompt, sent int64, since time.Duration) {
+	if sent <= 0 {
+		return
+	}
+	out.DisaggregatedParams = translate.Stamp{
+		Finished: sent + since.Nanoseconds(), Lease: h.lease, BlockSize: h.blockSize, Prompt: prompt,
+	}.Add(out.DisaggregatedParams)
+}
+
+// admit refuses the hand-off of a call that is too old or was used before, and notes the use. unchecked: its age can't be told.
+func (h *handoffs) admit(call *translate.Call, sent int64, since time.Duration) (refusal *translate.Refusal, unchecked bool) {
+	if !h.check {
+		return nil, false
+	}
+	age, known := call.Stamp.Age(sent, since)
+	if known && call.Stamp.Stale(age) {
+		return translate.Stale(age), false
+	}
+	if !h.use(call.HandoffKey, time.Now()) {
+		return translate.Reused(), !known
+	}
+	return nil, !known
+}
+
+// use notes the use of a hand-off; false: it was used before, within a lease. One without a name can't be told from others.
+func (h *handoffs) use(key string, now time.Time) bool {
+	if key == "" {
+		return true
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for len(h.order) > 0 && !now.Before(h.used[h.order[0]]) {
+		delete(h.used, h.order[0])
+		h.order = h.order[1:]
+	}
+	if _, again := h.used[key]; again {
+		return false
+	}
+	h.used[key] = now.Add(h.lease)
+	h.order = append(h.order, key)
+	return true
+}
