@@ -2,6 +2,7 @@ package translate
 
 import (
 	"fmt"
+	"slices"
 
 	"remora/internal/dynamo/protocol"
 	pb "remora/proto/vllm"
@@ -83,7 +84,7 @@ type Call struct {
 // Shorten makes the request of a decode that was cancelled before it was dispatched end by itself: the engine still pulls the
 // blocks, which releases the prefill side, and stops after one token without an Abort.
 func Shorten(r *pb.GenerateRequest) {
-	if r.Stopping == nil {
+	if r.GetStopping() == nil {
 		r.Stopping = &pb.StoppingCriteria{}
 	}
 	r.Stopping.MaxNewTokens = 1
@@ -189,13 +190,5 @@ func carriesMedia(v protocol.Value) bool {
 
 // isBase: the name means the base model, not an adapter.
 func (e *Engine) isBase(name string) bool {
-	if name == "" || name == e.ServedName || name == e.ModelID {
-		return true
-	}
-	for _, alias := range e.Aliases {
-		if name == alias {
-			return true
-		}
-	}
-	return false
+	return name == "" || name == e.ServedName || name == e.ModelID || slices.Contains(e.Aliases, name)
 }

@@ -32,13 +32,13 @@ func sorted(v protocol.Value) protocol.Value {
 }
 
 // stream packs messages as length-delimited records.
-func stream(t testing.TB, messages []*pb.GenerateResponse) []byte {
-	t.Helper()
+func stream(tb testing.TB, messages []*pb.GenerateResponse) []byte {
+	tb.Helper()
 	var out []byte
 	for _, m := range messages {
 		b, err := proto.Marshal(m)
 		if err != nil {
-			t.Fatal(err)
+			tb.Fatal(err)
 		}
 		out = protowire.AppendBytes(out, b)
 	}
@@ -64,7 +64,7 @@ func FuzzResponse(f *testing.F) {
 			}
 		}
 		for _, role := range []protocol.Role{protocol.Aggregated, protocol.Prefill, protocol.Decode} {
-			for _, logprobs := range []*uint32{nil, ptr[uint32](0), ptr[uint32](2)} {
+			for _, logprobs := range []*uint32{nil, new(uint32(0)), new(uint32(2))} {
 				r := newResponse(role, &protocol.PreprocessedRequest{
 					TokenIDs:      make([]uint32, promptTokens),
 					OutputOptions: protocol.OutputOptions{Logprobs: logprobs, PromptLogprobs: logprobs},

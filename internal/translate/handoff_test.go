@@ -47,9 +47,9 @@ func with(replacements ...string) string {
 	return "{" + strings.Join(kept, ",") + "}"
 }
 
-func decodeRequest(t testing.TB, params string, promptTokens int) *protocol.PreprocessedRequest {
-	t.Helper()
-	r := request(t, `"prefill_result":{"disaggregated_params":`+params+`}`)
+func decodeRequest(tb testing.TB, params string, promptTokens int) *protocol.PreprocessedRequest {
+	tb.Helper()
+	r := request(tb, `"prefill_result":{"disaggregated_params":`+params+`}`)
 	r.TokenIDs = make([]uint32, promptTokens)
 	return r
 }

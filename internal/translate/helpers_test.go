@@ -13,41 +13,39 @@ import (
 	pb "remora/proto/vllm"
 )
 
-func ptr[T any](v T) *T { return &v }
-
 // engine is a text engine with two aliases and blocks of 32 tokens.
 func engine(role protocol.Role) *Engine {
 	return &Engine{Role: role, ServedName: "served", ModelID: "org/model", Aliases: []string{"alias-a", "alias-b"}, BlockSize: 32}
 }
 
 // request reads a request with the prompt 1, 2, 3 and the given further members.
-func request(t testing.TB, members string) *protocol.PreprocessedRequest {
-	t.Helper()
+func request(tb testing.TB, members string) *protocol.PreprocessedRequest {
+	tb.Helper()
 	if !strings.Contains(members, `"token_ids"`) {
 		members = strings.TrimSuffix(`"token_ids":[1,2,3],`+members, ",")
 	}
 	r, err := protocol.ParseRequest(protocol.JSON, []byte("{"+members+"}"))
 	if err != nil {
-		t.Fatalf("%s: %v", members, err)
+		tb.Fatalf("%s: %v", members, err)
 	}
 	return r
 }
 
-func value(t testing.TB, text string) protocol.Value {
-	t.Helper()
+func value(tb testing.TB, text string) protocol.Value {
+	tb.Helper()
 	v, err := protocol.ParseValue(protocol.JSON, []byte(text))
 	if err != nil {
-		t.Fatalf("%s: %v", text, err)
+		tb.Fatalf("%s: %v", text, err)
 	}
 	return v
 }
 
 // convert converts what must not be refused.
-func convert(t testing.TB, e *Engine, members string) *Call {
-	t.Helper()
-	call, refusal := e.Convert("id", request(t, members))
+func convert(tb testing.TB, e *Engine, members string) *Call {
+	tb.Helper()
+	call, refusal := e.Convert("id", request(tb, members))
 	if refusal != nil {
-		t.Fatalf("%s refused: %v", members, refusal)
+		tb.Fatalf("%s refused: %v", members, refusal)
 	}
 	return call
 }
@@ -60,17 +58,17 @@ type recording struct {
 }
 
 // recordings are kept beside the messages that they are recordings of.
-func recordings(t testing.TB) []recording {
-	t.Helper()
+func recordings(tb testing.TB) []recording {
+	tb.Helper()
 	paths, err := filepath.Glob("../../proto/vllm/testdata/*-*.json")
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	var out []recording
 	for _, path := range paths {
 		text, failed := os.ReadFile(path)
 		if failed != nil {
-			t.Fatal(failed)
+			tb.Fatal(failed)
 		}
 		var file struct {
 			RPC       string
@@ -78,26 +76,26 @@ func recordings(t testing.TB) []recording {
 			Responses []json.RawMessage
 		}
 		if err = json.Unmarshal(text, &file); err != nil {
-			t.Fatalf("%s: %v", path, err)
+			tb.Fatalf("%s: %v", path, err)
 		}
 		if file.RPC == "" {
 			continue // not an exchange
 		}
 		r := recording{name: strings.TrimSuffix(filepath.Base(path), ".json"), request: &pb.GenerateRequest{}}
 		if err = protojson.Unmarshal(file.Request, r.request); err != nil {
-			t.Fatalf("%s: %v", path, err)
+			tb.Fatalf("%s: %v", path, err)
 		}
 		for _, raw := range file.Responses {
 			m := &pb.GenerateResponse{}
 			if err = protojson.Unmarshal(raw, m); err != nil {
-				t.Fatalf("%s: %v", path, err)
+				tb.Fatalf("%s: %v", path, err)
 			}
 			r.responses = append(r.responses, m)
 		}
 		out = append(out, r)
 	}
 	if len(out) < 15 {
-		t.Fatalf("only %d recordings found", len(out))
+		tb.Fatalf("only %d recordings found", len(out))
 	}
 	return out
 }

@@ -15,10 +15,10 @@ import (
 func requestOf(r *pb.GenerateRequest) *protocol.PreprocessedRequest {
 	out := &protocol.PreprocessedRequest{TokenIDs: r.GetTokenIds().GetIds()}
 	if r.GetResponse().GetOutputLogprobs() {
-		out.OutputOptions.Logprobs = ptr(r.GetResponse().GetOutputCandidates().GetTopN())
+		out.OutputOptions.Logprobs = new(r.GetResponse().GetOutputCandidates().GetTopN())
 	}
 	if r.GetResponse().GetPromptLogprobs() {
-		out.OutputOptions.PromptLogprobs = ptr(r.GetResponse().GetPromptCandidates().GetTopN())
+		out.OutputOptions.PromptLogprobs = new(r.GetResponse().GetPromptCandidates().GetTopN())
 	}
 	out.StopConditions.StopTokenIDs = r.GetStopping().GetStopTokenIds()
 	out.StopConditions.Stop = r.GetStopping().GetStopStrings()

@@ -43,10 +43,10 @@ func (c *converter) convert(id string) (*pb.GenerateRequest, *Refusal) {
 		return nil, refusal
 	}
 	kv, refusal := c.kv()
-	if refusal != nil {
-		return nil, refusal
+	if refusal == nil {
+		refusal = c.adapter()
 	}
-	if refusal = c.adapter(); refusal != nil {
+	if refusal != nil {
 		return nil, refusal
 	}
 	temperature := float32(1) // what OpenAI clients mean by leaving it out; absent would be greedy to the engine

@@ -20,20 +20,20 @@ func plain() *pb.GenerateRequest {
 		RequestId:   "id",
 		Model:       "served",
 		Prompt:      &pb.GenerateRequest_TokenIds{TokenIds: &pb.TokenIds{Ids: []uint32{1, 2, 3}}},
-		Temperature: ptr[float32](1),
+		Temperature: new(float32(1)),
 		Sampling:    &pb.RandomSampling{NumSequences: 1},
 		Decoding:    &pb.DecodingParameters{},
 		Stopping:    &pb.StoppingCriteria{},
-		Response:    &pb.ResponseOptions{OutputText: ptr(false), OutputTokenIds: true},
+		Response:    &pb.ResponseOptions{OutputText: new(false), OutputTokenIds: true},
 		Kv:          &pb.KVCacheParameters{},
 	}
 }
 
-func object(t testing.TB, text string) *structpb.Struct {
-	t.Helper()
+func object(tb testing.TB, text string) *structpb.Struct {
+	tb.Helper()
 	s := &structpb.Struct{}
 	if err := s.UnmarshalJSON([]byte(text)); err != nil {
-		t.Fatalf("%s: %v", text, err)
+		tb.Fatalf("%s: %v", text, err)
 	}
 	return s
 }
@@ -62,13 +62,13 @@ func TestRequestFields(t *testing.T) {
 		{"token_ids", `"token_ids":[9,8]`, func(r *pb.GenerateRequest) {
 			r.Prompt = &pb.GenerateRequest_TokenIds{TokenIds: &pb.TokenIds{Ids: []uint32{9, 8}}}
 		}},
-		{"temperature", sampling(`"temperature":0.5`), func(r *pb.GenerateRequest) { r.Temperature = ptr[float32](0.5) }},
-		{"temperature 0 stays greedy", sampling(`"temperature":0`), func(r *pb.GenerateRequest) { r.Temperature = ptr[float32](0) }},
+		{"temperature", sampling(`"temperature":0.5`), func(r *pb.GenerateRequest) { r.Temperature = new(float32(0.5)) }},
+		{"temperature 0 stays greedy", sampling(`"temperature":0`), func(r *pb.GenerateRequest) { r.Temperature = new(float32(0)) }},
 		{"top_k", sampling(`"top_k":7`), func(r *pb.GenerateRequest) { r.Sampling.TopK = 7 }},
 		{"top_p", sampling(`"top_p":0.25`), func(r *pb.GenerateRequest) { r.Sampling.TopP = 0.25 }},
 		{"min_p", sampling(`"min_p":0.125`), func(r *pb.GenerateRequest) { r.Sampling.MinP = 0.125 }},
-		{"seed", sampling(`"seed":-5`), func(r *pb.GenerateRequest) { r.Sampling.Seed = ptr[int64](-5) }},
-		{"seed 0 is a seed", sampling(`"seed":0`), func(r *pb.GenerateRequest) { r.Sampling.Seed = ptr[int64](0) }},
+		{"seed", sampling(`"seed":-5`), func(r *pb.GenerateRequest) { r.Sampling.Seed = new(int64(-5)) }},
+		{"seed 0 is a seed", sampling(`"seed":0`), func(r *pb.GenerateRequest) { r.Sampling.Seed = new(int64(0)) }},
 		{"penalties", sampling(`"presence_penalty":1,"frequency_penalty":0.5,"repetition_penalty":1.5`), func(r *pb.GenerateRequest) {
 			r.Decoding.PresencePenalty, r.Decoding.FrequencyPenalty, r.Decoding.RepetitionPenalty = 1, 0.5, 1.5
 		}},
@@ -96,7 +96,7 @@ func TestRequestFields(t *testing.T) {
 			r.Response.PromptTokenIds, r.Response.PromptLogprobs, r.Response.PromptCandidates = true, true, topN(1)
 		}},
 		{"skip_special_tokens keeps its presence", output(`"skip_special_tokens":false`),
-			func(r *pb.GenerateRequest) { r.Response.SkipSpecialTokens = ptr(false) }},
+			func(r *pb.GenerateRequest) { r.Response.SkipSpecialTokens = new(false) }},
 		{"priority is negated", routing(`"priority":5`), func(r *pb.GenerateRequest) { r.Priority = -5 }},
 		{"priority saturates", routing(`"priority":-2147483648`), func(r *pb.GenerateRequest) { r.Priority = math.MaxInt32 }},
 		{"cache_salt", routing(`"cache_salt":"t1"`), func(r *pb.GenerateRequest) { r.Kv.CacheSalt = "dynamo-cache-salt:t1" }},
@@ -167,8 +167,8 @@ func TestLegacyEnvelope(t *testing.T) {
 	}{
 		{"sampling", legacy(`"temperature":0,"top_p":0.5,"top_k":4,"min_p":0.25,"seed":9,"presence_penalty":1,"frequency_penalty":2,"repetition_penalty":1.5`),
 			func(r *pb.GenerateRequest) {
-				r.Temperature = ptr[float32](0)
-				r.Sampling = &pb.RandomSampling{NumSequences: 1, TopP: 0.5, TopK: 4, MinP: 0.25, Seed: ptr[int64](9)}
+				r.Temperature = new(float32(0))
+				r.Sampling = &pb.RandomSampling{NumSequences: 1, TopP: 0.5, TopK: 4, MinP: 0.25, Seed: new(int64(9))}
 				r.Decoding = &pb.DecodingParameters{PresencePenalty: 1, FrequencyPenalty: 2, RepetitionPenalty: 1.5}
 			}},
 		{"stopping", legacy(`"max_tokens":5,"min_tokens":2,"ignore_eos":true,"stop_token_ids":[7,3]`), func(r *pb.GenerateRequest) {
@@ -178,12 +178,12 @@ func TestLegacyEnvelope(t *testing.T) {
 			r.Response.OutputLogprobs, r.Response.OutputCandidates = true, topN(1)
 			r.Response.PromptTokenIds, r.Response.PromptLogprobs = true, true
 			r.Response.PromptCandidates = &pb.CandidateTokens{Select: &pb.CandidateTokens_All{All: true}}
-			r.Response.SkipSpecialTokens = ptr(true)
+			r.Response.SkipSpecialTokens = new(true)
 		}},
 		{"nulls are absent", legacy(`"temperature":null,"seed":null,"stop_token_ids":null,"return_token_ids":null`), func(*pb.GenerateRequest) {}},
 		{"the canonical field wins", legacy(`"temperature":0,"max_tokens":5`) + "," + sampling(`"temperature":0.5`) + "," + stop(`"max_tokens":6`),
 			func(r *pb.GenerateRequest) {
-				r.Temperature = ptr[float32](0.5)
+				r.Temperature = new(float32(0.5))
 				r.Stopping.MaxNewTokens = 6
 			}},
 		{"stop ids only where the frontend set none", legacy(`"stop_token_ids":[7]`) + "," + stop(`"stop_token_ids_hidden":[1]`),
@@ -255,12 +255,12 @@ func TestRank(t *testing.T) {
 		members string
 		want    *uint32
 	}{
-		{"aggregated", protocol.Aggregated, routing(`"dp_rank":3`), ptr[uint32](3)},
+		{"aggregated", protocol.Aggregated, routing(`"dp_rank":3`), new(uint32(3))},
 		{"aggregated, none", protocol.Aggregated, routing(``), nil},
 		{"aggregated ignores prefill_dp_rank", protocol.Aggregated, routing(`"prefill_dp_rank":3`), nil},
-		{"decode", protocol.Decode, routing(`"dp_rank":3,"prefill_dp_rank":4`) + handoff, ptr[uint32](3)},
-		{"prefill", protocol.Prefill, routing(`"dp_rank":3,"prefill_dp_rank":4`), ptr[uint32](4)},
-		{"prefill falls back", protocol.Prefill, routing(`"dp_rank":3`), ptr[uint32](3)},
+		{"decode", protocol.Decode, routing(`"dp_rank":3,"prefill_dp_rank":4`) + handoff, new(uint32(3))},
+		{"prefill", protocol.Prefill, routing(`"dp_rank":3,"prefill_dp_rank":4`), new(uint32(4))},
+		{"prefill falls back", protocol.Prefill, routing(`"dp_rank":3`), new(uint32(3))},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			if diff := cmp.Diff(row.want, convert(t, engine(row.role), row.members).Rank); diff != "" {
@@ -393,12 +393,12 @@ func TestStockFrontendRequest(t *testing.T) {
 func TestShorten(t *testing.T) {
 	r := convert(t, engine(protocol.Aggregated), stop(`"max_tokens":50,"min_tokens":20,"stop":["x"]`)).Request
 	Shorten(r)
-	if r.Stopping.MaxNewTokens != 1 || r.Stopping.MinNewTokens != 0 || len(r.Stopping.StopStrings) != 1 {
-		t.Errorf("stopping %v", r.Stopping)
+	if s := r.GetStopping(); s.GetMaxNewTokens() != 1 || s.GetMinNewTokens() != 0 || len(s.GetStopStrings()) != 1 {
+		t.Errorf("stopping %v", s)
 	}
 	bare := &pb.GenerateRequest{}
 	if Shorten(bare); bare.GetStopping().GetMaxNewTokens() != 1 {
-		t.Errorf("stopping %v", bare.Stopping)
+		t.Errorf("stopping %v", bare.GetStopping())
 	}
 }
 

@@ -12,22 +12,22 @@ import (
 	pb "remora/proto/vllm"
 )
 
-func message(t testing.TB, text string) *pb.GenerateResponse {
-	t.Helper()
+func message(tb testing.TB, text string) *pb.GenerateResponse {
+	tb.Helper()
 	m := &pb.GenerateResponse{}
 	if err := protojson.Unmarshal([]byte(text), m); err != nil {
-		t.Fatalf("%s: %v", text, err)
+		tb.Fatalf("%s: %v", text, err)
 	}
 	return m
 }
 
-func response(t testing.TB, role protocol.Role, members string) *Response {
-	t.Helper()
+func response(tb testing.TB, role protocol.Role, members string) *Response {
+	tb.Helper()
 	if role == protocol.Decode && !strings.Contains(members, "prefill_result") {
 		members += `,"prefill_result":{"disaggregated_params":{}}`
 		members = strings.TrimPrefix(members, ",")
 	}
-	return convert(t, engine(role), members).Response
+	return convert(tb, engine(role), members).Response
 }
 
 // item renders an output as the wire has it, so that a row can say all of it.
@@ -128,12 +128,12 @@ func TestResponseItems(t *testing.T) {
 }
 
 // canonical puts a document into one form, since the order of an item's keys is the codec's affair.
-func canonical(t testing.TB, text string) string {
-	t.Helper()
+func canonical(tb testing.TB, text string) string {
+	tb.Helper()
 	if text == "" {
 		return ""
 	}
-	return string(sorted(value(t, text)).AppendJSON(nil))
+	return string(sorted(value(tb, text)).AppendJSON(nil))
 }
 
 func TestStopReasons(t *testing.T) {
@@ -264,8 +264,8 @@ func TestCachedTokensOfDecode(t *testing.T) {
 		name, result string
 		want         *uint32
 	}{
-		{"from the prefill's usage", `{"disaggregated_params":{"remote_prefill_cached_tokens":1},"prompt_tokens_details":{"cached_tokens":2}}`, ptr[uint32](2)},
-		{"from the hand-off", `{"disaggregated_params":{"remote_prefill_cached_tokens":1},"prompt_tokens_details":{"cached_tokens":null}}`, ptr[uint32](1)},
+		{"from the prefill's usage", `{"disaggregated_params":{"remote_prefill_cached_tokens":1},"prompt_tokens_details":{"cached_tokens":2}}`, new(uint32(2))},
+		{"from the hand-off", `{"disaggregated_params":{"remote_prefill_cached_tokens":1},"prompt_tokens_details":{"cached_tokens":null}}`, new(uint32(1))},
 		{"unknown", `{"disaggregated_params":{}}`, nil},
 		{"nonsense", `{"disaggregated_params":{"remote_prefill_cached_tokens":-1}}`, nil},
 	} {

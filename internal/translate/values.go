@@ -123,7 +123,7 @@ func fromStruct(s *structpb.Struct) (protocol.Value, *valueFault) {
 func objectAt(s *structpb.Struct, depth int) (protocol.Value, *valueFault) {
 	members := make([]protocol.Member, 0, len(s.GetFields()))
 	for _, key := range slices.Sorted(maps.Keys(s.GetFields())) {
-		v, fault := elementAt(s.Fields[key], depth+1)
+		v, fault := elementAt(s.GetFields()[key], depth+1)
 		if fault != nil {
 			return protocol.Value{}, fault.under(key)
 		}
