@@ -72,7 +72,7 @@ func packages(t *testing.T) []pkg {
 	for {
 		var p pkg
 		err := dec.Decode(&p)
-		if err == io.EOF { //nolint:errorlint // Decode returns it bare
+		if err == io.EOF {
 			return all
 		}
 		if err != nil {
