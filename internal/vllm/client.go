@@ -140,6 +140,12 @@ func (c *Client) Close(ctx context.Context) error {
 	return errors.Join(err, closeAll(c.conns))
 }
 
+func (c *Client) isClosed() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.closed
+}
+
 func closeAll(conns []*grpc.ClientConn) error {
 	var errs []error
 	for _, conn := range conns {

@@ -3,8 +3,11 @@ package vllmtest
 import (
 	"context"
 
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/health"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/status"
 
 	pb "remora/proto/vllm"
 )
@@ -64,7 +67,7 @@ func (c *Call) abortLocked() {
 	}
 }
 
-// recordingHealth is grpc-go's health service with its checks in the log.
+// recordingHealth is grpc-go's health service with its calls in the log.
 type recordingHealth struct {
 	*health.Server
 	engine *Engine
@@ -73,4 +76,12 @@ type recordingHealth struct {
 func (h recordingHealth) Check(ctx context.Context, request *healthpb.HealthCheckRequest) (*healthpb.HealthCheckResponse, error) {
 	h.engine.record(Event{Kind: Checked, ID: request.GetService()})
 	return h.Server.Check(ctx, request)
+}
+
+func (h recordingHealth) Watch(request *healthpb.HealthCheckRequest, stream grpc.ServerStreamingServer[healthpb.HealthCheckResponse]) error {
+	h.engine.record(Event{Kind: Watched, ID: request.GetService()})
+	if h.engine.noWatch {
+		return status.Error(codes.Unimplemented, "no Watch here")
+	}
+	return h.Server.Watch(request, stream)
 }

@@ -52,9 +52,11 @@ type Engine struct {
 
 	health  *health.Server
 	noCheck bool          // set once
+	noWatch bool          // set once
 	down    bool          // set once; start refusing
 	closing chan struct{} // closed by Close
 	port    *port
+	ice     ice
 	servers sync.WaitGroup // goroutines of Serve and GracefulStop
 
 	mu        sync.Mutex
@@ -74,6 +76,9 @@ type Option func(e *Engine)
 // WithoutHealth leaves the health service out, as a server that is no vLLM may.
 func WithoutHealth() Option { return func(e *Engine) { e.noCheck = true } }
 
+// WithoutWatch makes Health.Watch UNIMPLEMENTED, as simple servers leave it.
+func WithoutWatch() Option { return func(e *Engine) { e.noWatch = true } }
+
 // Down makes an engine that refuses connections until Up is called.
 func Down() Option { return func(e *Engine) { e.down = true } }
 
@@ -89,9 +94,7 @@ func New(tb testing.TB, options ...Option) *Engine {
 		changed: make(chan struct{}),
 	}
 	e.behaviour = Behaviour{Model: DefaultModel(), Server: DefaultServer()}
-	for _, service := range []string{"", InferenceService, ControlService} {
-		e.health.SetServingStatus(service, healthpb.HealthCheckResponse_SERVING)
-	}
+	e.SetAllHealth(healthpb.HealthCheckResponse_SERVING)
 	for _, option := range options {
 		option(e)
 	}
@@ -170,6 +173,24 @@ func (e *Engine) SetHealth(service string, serving healthpb.HealthCheckResponse_
 // Connections returns how many in-memory connections are open now and how many were ever made.
 func (e *Engine) Connections() (open, made int) { return e.port.counts() }
 
+// SetAllHealth sets what the health service says of all services, which change together in vLLM.
+func (e *Engine) SetAllHealth(serving healthpb.HealthCheckResponse_ServingStatus) {
+	for _, service := range []string{"", InferenceService, ControlService} {
+		e.health.SetServingStatus(service, serving)
+	}
+}
+
+// Restart breaks every connection and goes on at once as another process would, which tells that instance id.
+func (e *Engine) Restart(instance string) {
+	e.Down()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	server, _ := proto.Clone(e.behaviour.Server).(*pb.ServerInfo)
+	server.InstanceId = instance
+	e.behaviour.Server = server
+	e.freshLocked()
+}
+
 // Kill breaks every in-memory connection at once, as a process killed does. New dials succeed.
 func (e *Engine) Kill() { e.port.kill() }
 
@@ -226,7 +247,7 @@ func (e *Engine) serveLocked(listener net.Listener) {
 	server := e.server
 	e.servers.Go(func() {
 		// The error of Serve is that of the listener which Close closed.
-		_ = server.Serve(listener)
+		_ = server.Serve(icyListener{Listener: listener, ice: &e.ice})
 	})
 }
 

@@ -23,12 +23,13 @@ const (
 	Ended                   // the script ended the stream; Event.Err is its status
 	Aborted                 // Control.Abort named the id
 	Checked                 // a health check; Event.ID is the service's name
+	Watched                 // a health watch; Event.ID is the service's name
 	Discovered              // GetModelInfo or GetServerInfo; Event.ID is the method's name
 )
 
 // String is the kind's name, for failure texts.
 func (k Kind) String() string {
-	names := [...]string{"received", "headers", "sent", "dropped", "ended", "aborted", "checked", "discovered"}
+	names := [...]string{"received", "headers", "sent", "dropped", "ended", "aborted", "checked", "watched", "discovered"}
 	if k < 0 || int(k) >= len(names) {
 		return fmt.Sprintf("kind %d", int(k))
 	}
