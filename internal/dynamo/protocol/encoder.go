@@ -1,6 +1,7 @@
 package protocol
 
 import (
+	"bytes"
 	"math"
 	"strconv"
 	"strings"
@@ -215,12 +216,10 @@ func appendJSONFloat(dst []byte, v float64, bits int) []byte {
 	case abs == 0 || abs >= 1e-5 && abs < 1e16:
 		start := len(dst)
 		dst = strconv.AppendFloat(dst, v, 'f', -1, bits)
-		for _, c := range dst[start:] {
-			if c == '.' {
-				return dst
-			}
+		if bytes.IndexByte(dst[start:], '.') < 0 {
+			dst = append(dst, ".0"...)
 		}
-		return append(dst, ".0"...)
+		return dst
 	}
 	dst = strconv.AppendFloat(dst, v, 'e', -1, bits)
 	// Go writes at least two digits of exponent and its plus sign; serde_json writes neither.

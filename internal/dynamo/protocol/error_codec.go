@@ -37,7 +37,7 @@ var errorCatalog = [...]struct {
 
 // Class returns the class and reason of the newer error generation; ok is false for a kind that Remora never writes.
 func (k ErrorKind) Class() (class, reason string, ok bool) {
-	for _, row := range errorCatalog {
+	for _, row := range &errorCatalog {
 		if row.kind == k {
 			return row.class, row.reason, true
 		}
@@ -47,7 +47,7 @@ func (k ErrorKind) Class() (class, reason string, ok bool) {
 
 // kindOfReason is the way back, for errors that carry only the newer fields.
 func kindOfReason(reason string) ErrorKind {
-	for _, row := range errorCatalog {
+	for _, row := range &errorCatalog {
 		if row.reason == reason {
 			return row.kind
 		}

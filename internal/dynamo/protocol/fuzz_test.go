@@ -12,6 +12,7 @@ import (
 )
 
 func seed(f *testing.F, pick func(*recorded) bool) {
+	f.Helper()
 	for _, m := range recordings(f) {
 		if pick(&m) {
 			f.Add(uint8(m.codec), m.body)

@@ -116,7 +116,7 @@ func (o *EngineOutput) readField(r *reader, key []byte) (err error) {
 	case "disaggregated_params":
 		o.DisaggregatedParams, err = r.value()
 	case "encoder_result":
-		o.EncoderResult, err = r.valueOf(KindMap)
+		o.EncoderResult, err = r.mapValue()
 	case "worker_trace_link":
 		return optional(r, &o.WorkerTraceLink, (*reader).traceLink)
 	case "completion_usage":

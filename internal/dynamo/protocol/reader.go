@@ -44,6 +44,7 @@ func within(outer string, err error) error {
 // the last time, so every method sets its destination as a whole.
 type reader struct {
 	source
+
 	nodes int // opaque nodes so far
 }
 
@@ -260,18 +261,22 @@ func (r *reader) skip() error {
 	case KindMap:
 		return r.object(func([]byte) error { return r.skip() })
 	case KindList:
-		if err = r.enter(KindList); err != nil {
-			return err
-		}
-		for {
-			ok, err := r.more()
-			if err != nil || !ok {
-				return err
-			}
-			if err := r.skip(); err != nil {
-				return err
-			}
-		}
+		return r.skipList()
 	}
 	return err
+}
+
+func (r *reader) skipList() error {
+	if err := r.enter(KindList); err != nil {
+		return err
+	}
+	for {
+		ok, err := r.more()
+		if err != nil || !ok {
+			return err
+		}
+		if err := r.skip(); err != nil {
+			return err
+		}
+	}
 }

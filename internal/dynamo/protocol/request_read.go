@@ -29,9 +29,9 @@ func (q *PreprocessedRequest) readField(r *reader, key []byte) (err error) {
 	case "prompt_embeds":
 		return optional(r, &q.PromptEmbeds, (*reader).str)
 	case "multi_modal_data":
-		q.MultiModalData, err = r.valueOf(KindMap)
+		q.MultiModalData, err = r.mapValue()
 	case "multi_modal_uuids":
-		q.MultiModalUUIDs, err = r.valueOf(KindMap)
+		q.MultiModalUUIDs, err = r.mapValue()
 	case "stop_conditions":
 		q.StopConditions = StopConditions{}
 		return r.optionalObject(q.StopConditions.readField)
@@ -53,9 +53,9 @@ func (q *PreprocessedRequest) readField(r *reader, key []byte) (err error) {
 	case "prefill_result":
 		return optional(r, &q.PrefillResult, (*reader).prefillResult)
 	case "encoder_result":
-		q.EncoderResult, err = r.valueOf(KindMap)
+		q.EncoderResult, err = r.mapValue()
 	case "bootstrap_info":
-		q.BootstrapInfo, err = r.valueOf(KindMap)
+		q.BootstrapInfo, err = r.mapValue()
 	case "extra_args":
 		q.ExtraArgs, err = r.value()
 	case "mm_processor_kwargs":

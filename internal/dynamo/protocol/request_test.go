@@ -10,9 +10,9 @@ import (
 )
 
 // inBoth returns the JSON document in both codecs.
-func inBoth(t testing.TB, doc string) map[Codec][]byte {
-	t.Helper()
-	return map[Codec][]byte{JSON: []byte(doc), MsgPack: AppendValue(nil, MsgPack, mustParse(t, JSON, []byte(doc)))}
+func inBoth(tb testing.TB, doc string) map[Codec][]byte {
+	tb.Helper()
+	return map[Codec][]byte{JSON: []byte(doc), MsgPack: AppendValue(nil, MsgPack, mustParse(tb, JSON, []byte(doc)))}
 }
 
 func TestRequestFieldsThatAreRefused(t *testing.T) {
@@ -61,9 +61,8 @@ func TestRequestFieldsThatAreRefused(t *testing.T) {
 				t.Errorf("%v %s: got %v, want %s", codec, c.doc, err, c.reason)
 				continue
 			}
-			var field *FieldError
 			path := ""
-			if errors.As(err, &field) {
+			if field, ok := errors.AsType[*FieldError](err); ok {
 				path = field.Path
 			}
 			if path != c.path {

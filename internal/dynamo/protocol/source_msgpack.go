@@ -84,7 +84,7 @@ func (s *msgpackSource) number() (number, error) {
 	if err := s.expect(KindInt); err != nil {
 		return number{}, err
 	}
-	switch msgp.NextType(s.b) { //nolint:exhaustive // expect has left only numbers
+	switch msgp.NextType(s.b) { // expect has left only numbers
 	case msgp.IntType:
 		v, rest, err := msgp.ReadInt64Bytes(s.b)
 		return number{kind: KindInt, i: v}, s.advance(rest, err)
@@ -108,7 +108,7 @@ func (s *msgpackSource) text() ([]byte, error) {
 		return nil, err
 	}
 	v, rest, err := msgp.ReadStringZC(s.b)
-	if err := s.advance(rest, err); err != nil {
+	if err = s.advance(rest, err); err != nil {
 		return nil, err
 	}
 	if !utf8.Valid(v) {
@@ -137,7 +137,7 @@ func (s *msgpackSource) enter(kind Kind) error {
 		read, least = msgp.ReadMapHeaderBytes, 2
 	}
 	n, rest, err := read(s.b)
-	if err := s.advance(rest, err); err != nil {
+	if err = s.advance(rest, err); err != nil {
 		return err
 	}
 	if uint64(n)*least > uint64(len(s.b)) { // so that hint never promises more than the body can hold

@@ -50,13 +50,25 @@ func (v Value) Get(key string) (member Value, ok bool) {
 	return Value{}, false
 }
 
-// Null, Bool, Int, Float, String, List and Map build values.
-func Null() Value                 { return Value{} }
-func Bool(b bool) Value           { return Value{Kind: KindBool, Bool: b} }
-func Int(i int64) Value           { return Value{Kind: KindInt, Int: i} }
-func Float(f float64) Value       { return Value{Kind: KindFloat, Float: f} }
-func String(s string) Value       { return Value{Kind: KindString, Str: s} }
-func List(l ...Value) Value       { return Value{Kind: KindList, List: l} }
+// Null returns the null value.
+func Null() Value { return Value{} }
+
+// Bool returns a boolean.
+func Bool(b bool) Value { return Value{Kind: KindBool, Bool: b} }
+
+// Int returns an integer.
+func Int(i int64) Value { return Value{Kind: KindInt, Int: i} }
+
+// Float returns a float, also where f is whole.
+func Float(f float64) Value { return Value{Kind: KindFloat, Float: f} }
+
+// String returns a string.
+func String(s string) Value { return Value{Kind: KindString, Str: s} }
+
+// List returns a list, which keeps l.
+func List(l ...Value) Value { return Value{Kind: KindList, List: l} }
+
+// Map returns a map, which keeps members. Their keys must differ.
 func Map(members ...Member) Value { return Value{Kind: KindMap, Map: members} }
 
 // Uint builds the narrowest integer kind that holds u.

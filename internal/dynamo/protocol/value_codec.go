@@ -66,11 +66,11 @@ func (r *reader) value() (Value, error) {
 	}
 }
 
-// valueOf reads an opaque value that must be of the given kind, or null.
-func (r *reader) valueOf(kind Kind) (Value, error) {
+// mapValue reads an opaque value that must be a map, or null.
+func (r *reader) mapValue() (Value, error) {
 	v, err := r.value()
-	if err == nil && v.Kind != kind && v.Kind != KindNull {
-		err = kindError{kind, v.Kind}
+	if err == nil && v.Kind != KindMap && v.Kind != KindNull {
+		err = kindError{KindMap, v.Kind}
 	}
 	return v, err
 }

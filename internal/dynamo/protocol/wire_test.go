@@ -2,6 +2,7 @@ package protocol
 
 import (
 	"bufio"
+	"bytes"
 	"encoding/binary"
 	"encoding/hex"
 	"os"
@@ -25,24 +26,24 @@ type recorded struct {
 }
 
 // recordings reads every message whose bytes are in testdata/wire.
-func recordings(t testing.TB) []recorded {
-	t.Helper()
+func recordings(tb testing.TB) []recorded {
+	tb.Helper()
 	files, err := filepath.Glob("testdata/wire/*.txt")
 	if err != nil || len(files) == 0 {
-		t.Fatalf("no recordings: %v", err)
+		tb.Fatalf("no recordings: %v", err)
 	}
 	var out []recorded
 	for _, file := range files {
-		out = append(out, recordingsOf(t, file)...)
+		out = append(out, recordingsOf(tb, file)...)
 	}
 	return out
 }
 
-func recordingsOf(t testing.TB, file string) []recorded {
-	t.Helper()
+func recordingsOf(tb testing.TB, file string) []recorded {
+	tb.Helper()
 	text, err := os.ReadFile(file)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	var (
 		out   []recorded
@@ -62,7 +63,7 @@ func recordingsOf(t testing.TB, file string) []recorded {
 		}
 		raw, err := hex.DecodeString(digits)
 		if err != nil {
-			t.Fatalf("%s: %v", name, err)
+			tb.Fatalf("%s: %v", name, err)
 		}
 		m := recorded{name: name + " " + title[:min(len(title), 60)], rust: name[0] == '0', codec: JSON}
 		if strings.Contains(name, "msgpack") {
@@ -104,7 +105,7 @@ func TestRecordedRequests(t *testing.T) {
 		want := mustParse(t, m.codec, m.body)
 		at := slices.IndexFunc(want.Map, func(m Member) bool { return m.Key == "router_config_override" })
 		want.Map[at].Value = Null()
-		if got := AppendRequest(nil, m.codec, req); string(got) != string(AppendValue(nil, m.codec, want)) {
+		if got := AppendRequest(nil, m.codec, req); !bytes.Equal(got, AppendValue(nil, m.codec, want)) {
 			t.Errorf("%s: written again as\n%s", m.name, cmp.Diff(want, mustParse(t, m.codec, got)))
 		}
 		for _, codec := range []Codec{JSON, MsgPack} { // and through the other codec unharmed
@@ -137,7 +138,7 @@ func TestRecordedItems(t *testing.T) {
 		if !final {
 			got = AppendItem(nil, m.codec, &item)
 		}
-		if m.rust && string(got) != string(m.body) {
+		if m.rust && !bytes.Equal(got, m.body) {
 			t.Errorf("%s: written again as\n%s", m.name, cmp.Diff(mustParse(t, m.codec, m.body), mustParse(t, m.codec, got)))
 		}
 		if diff := cmp.Diff(normal(mustParse(t, m.codec, m.body)), normal(mustParse(t, m.codec, got))); diff != "" {
@@ -191,7 +192,7 @@ func TestRecordedPrologues(t *testing.T) {
 		} else {
 			refused++
 		}
-		if got := AppendPrologue(nil, refusal); string(got) != string(m.header) {
+		if got := AppendPrologue(nil, refusal); !bytes.Equal(got, m.header) {
 			t.Errorf("%s:\n got %s\nwant %s", m.name, got, m.header)
 		}
 	}
@@ -200,11 +201,11 @@ func TestRecordedPrologues(t *testing.T) {
 	}
 }
 
-func mustParse(t testing.TB, codec Codec, b []byte) Value {
-	t.Helper()
+func mustParse(tb testing.TB, codec Codec, b []byte) Value {
+	tb.Helper()
 	v, err := ParseValue(codec, b)
 	if err != nil {
-		t.Fatalf("%v: %v in %q", codec, err, b)
+		tb.Fatalf("%v: %v in %q", codec, err, b)
 	}
 	return v
 }

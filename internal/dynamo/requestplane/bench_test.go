@@ -48,8 +48,8 @@ func BenchmarkServerConn(b *testing.B) {
 	s := NewServer(ServerConfig{})
 	s.Handle("w/generate", handlerFunc{serve: func(context.Context, *Request) {}})
 	info := ConnectionInfo{Transport: transportTCP, Address: "127.0.0.1:1", Subject: "s", Context: "r", StreamType: streamResponse}
-	msg, err := appendFrame(nil, "w/generate", appendHeaders(nil, "w/generate", &Headers{RequestID: "r"}),
-		appendControl(nil, generateControl("r", protocol.MsgPack, info)), make([]byte, 1000))
+	msg, err := encodeFrame("w/generate", encodeHeaders("w/generate", &Headers{RequestID: "r"}),
+		encodeControl(generateControl("r", protocol.MsgPack, info)), make([]byte, 1000))
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -40,7 +40,7 @@ func (c *Client) Send(ctx context.Context, target string, headers Headers, contr
 	if _, err := parseAddress(address); err != nil {
 		return err
 	}
-	msg, err := appendFrame(nil, path, appendHeaders(nil, path, &headers), appendControl(nil, control), body)
+	msg, err := encodeFrame(path, encodeHeaders(path, &headers), encodeControl(control), body)
 	if err != nil {
 		return fmt.Errorf("request frame: %w", err)
 	}

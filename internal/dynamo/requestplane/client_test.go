@@ -28,7 +28,7 @@ func (w *scripted) dial(context.Context, string, string) (net.Conn, error) {
 	w.dials++
 	w.mu.Unlock()
 	w.wg.Go(func() {
-		defer far.Close() //nolint:errcheck // test
+		defer far.Close()
 		for n := 0; ; n++ {
 			if _, err := readFrame(far, 1<<20); err != nil {
 				return
@@ -49,8 +49,9 @@ func text(s string) func(net.Conn, int) {
 	return func(c net.Conn, _ int) { _, _ = c.Write(appendAck(nil, s)) }
 }
 
-func send(t testing.TB, c *Client) error {
-	return c.Send(t.Context(), "127.0.0.1:9/w/generate", Headers{}, generateControl("r", protocol.JSON, ConnectionInfo{}), nil)
+func send(tb testing.TB, c *Client) error {
+	tb.Helper()
+	return c.Send(tb.Context(), "127.0.0.1:9/w/generate", Headers{}, generateControl("r", protocol.JSON, ConnectionInfo{}), nil)
 }
 
 func TestAnswersToSend(t *testing.T) {

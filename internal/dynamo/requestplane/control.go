@@ -77,8 +77,8 @@ func parseHeaders(b []byte) (Headers, error) {
 	return h, nil
 }
 
-// appendHeaders is the frontend's side of parseHeaders.
-func appendHeaders(dst []byte, path string, h *Headers) []byte {
+// encodeHeaders is the frontend's side of parseHeaders.
+func encodeHeaders(path string, h *Headers) []byte {
 	members := []protocol.Member{
 		{Key: "request-id", Value: protocol.String(h.RequestID)},
 		{Key: "x-endpoint-path", Value: protocol.String(path)},
@@ -93,7 +93,7 @@ func appendHeaders(dst []byte, path string, h *Headers) []byte {
 	if h.TraceState != "" {
 		members = append(members, protocol.Member{Key: "tracestate", Value: protocol.String(h.TraceState)})
 	}
-	return protocol.Map(members...).AppendJSON(dst)
+	return protocol.Map(members...).AppendJSON(nil)
 }
 
 // parseControl reads a control header. refusal is set where nobody can be dialled, so that only the acknowledgement can tell;
@@ -139,8 +139,8 @@ func (c *Control) fill(v protocol.Value) error {
 	var codec string
 	keep(optionalText(v, "payload_codec", &codec))
 	if codec != "" {
-		known := false
-		if c.Codec, known = protocol.ParseCodec(codec); !known {
+		known, ok := protocol.ParseCodec(codec)
+		if c.Codec = known; !ok {
 			keep(fmt.Errorf("unknown payload_codec %q", codec))
 		}
 	}
@@ -182,14 +182,14 @@ func (c *Control) fillMetadata(v protocol.Value) error {
 }
 
 func parseConnection(v protocol.Value) (info ConnectionInfo, err error) {
-	if err := optionalText(v, "transport", &info.Transport); err != nil {
+	if err = optionalText(v, "transport", &info.Transport); err != nil {
 		return info, err
 	}
 	if info.Transport != transportTCP { // the address of another transport is nothing that we could dial
 		return info, fmt.Errorf("unknown transport %q", info.Transport)
 	}
 	var text string
-	if err := optionalText(v, "info", &text); err != nil {
+	if err = optionalText(v, "info", &text); err != nil {
 		return info, err
 	}
 	inner, err := protocol.ParseValue(protocol.JSON, []byte(text))
@@ -202,7 +202,7 @@ func parseConnection(v protocol.Value) (info ConnectionInfo, err error) {
 	}{
 		{"address", &info.Address}, {"subject", &info.Subject}, {"context", &info.Context}, {"stream_type", &info.StreamType},
 	} {
-		if err := optionalText(inner, field.key, field.dst); err != nil {
+		if err = optionalText(inner, field.key, field.dst); err != nil {
 			return info, err
 		}
 	}
@@ -235,8 +235,8 @@ func optionalText(v protocol.Value, key string, dst *string) error {
 	return nil
 }
 
-// appendControl is the frontend's side of parseControl.
-func appendControl(dst []byte, c *Control) []byte {
+// encodeControl is the frontend's side of parseControl.
+func encodeControl(c *Control) []byte {
 	text := func(key, value string) protocol.Member {
 		return protocol.Member{Key: key, Value: protocol.String(value)}
 	}
@@ -255,15 +255,15 @@ func appendControl(dst []byte, c *Control) []byte {
 		}
 		members = append(members, protocol.Member{Key: "metadata", Value: protocol.Map(metadata...)})
 	}
-	return protocol.Map(members...).AppendJSON(dst)
+	return protocol.Map(members...).AppendJSON(nil)
 }
 
-// appendHandshake appends the header that names the pending stream to which a response connection belongs.
-func appendHandshake(dst []byte, info *ConnectionInfo) []byte {
+// encodeHandshake appends the header that names the pending stream to which a response connection belongs.
+func encodeHandshake(info *ConnectionInfo) []byte {
 	return protocol.Map(
 		protocol.Member{Key: "subject", Value: protocol.String(info.Subject)},
 		protocol.Member{Key: "stream_type", Value: protocol.String(streamResponse)},
-	).AppendJSON(dst)
+	).AppendJSON(nil)
 }
 
 func parseHandshake(b []byte) (subject string, err error) {

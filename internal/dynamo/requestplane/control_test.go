@@ -8,13 +8,13 @@ import (
 )
 
 // controlWith is a good control header with one text replaced.
-func controlWith(t testing.TB, old, replacement string) []byte {
-	t.Helper()
-	good := string(appendControl(nil, generateControl("r", protocol.MsgPack, ConnectionInfo{
+func controlWith(tb testing.TB, old, replacement string) []byte {
+	tb.Helper()
+	good := string(encodeControl(generateControl("r", protocol.MsgPack, ConnectionInfo{
 		Transport: transportTCP, Address: "127.0.0.1:9", Subject: "s", Context: "r", StreamType: streamResponse,
 	})))
 	if !strings.Contains(good, old) {
-		t.Fatalf("%s is not in %s", old, good)
+		tb.Fatalf("%s is not in %s", old, good)
 	}
 	return []byte(strings.Replace(good, old, replacement, 1))
 }
@@ -79,7 +79,7 @@ func TestHeaderObjects(t *testing.T) {
 	if want := (Headers{"r", "tp", "ts", 12}); err != nil || got != want {
 		t.Errorf("%+v, %v", got, err)
 	}
-	if again, err := parseHeaders(appendHeaders(nil, "p", &got)); err != nil || again != got {
+	if again, err := parseHeaders(encodeHeaders("p", &got)); err != nil || again != got {
 		t.Errorf("became %+v, %v", again, err)
 	}
 	if got, err := parseHeaders([]byte(`{"x-frontend-send-ts-ns":"soon"}`)); err != nil || got.FrontendSendNS != 0 {

@@ -93,7 +93,7 @@ func (d *Dialer) attempt(ctx context.Context, address string, info *ConnectionIn
 		return nil, err
 	}
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
-	_, err = conn.Write(appendTwoPart(nil, appendHandshake(nil, info), nil))
+	_, err = conn.Write(appendTwoPart(nil, encodeHandshake(info), nil))
 	if !stop() && err == nil { // the deadline has been set, or is about to be
 		err = context.Cause(ctx)
 	}

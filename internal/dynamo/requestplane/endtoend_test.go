@@ -13,12 +13,13 @@ import (
 )
 
 // echoWorker answers each request with its own token ids, one an item.
-func echoWorker(t testing.TB, dialer *Dialer) Handler {
+func echoWorker(tb testing.TB, dialer *Dialer) Handler {
+	tb.Helper()
 	return handlerFunc{serve: func(ctx context.Context, r *Request) {
 		ev := newEvents()
 		s, err := dialer.Dial(ctx, r.Control.Connection, r.Control.Codec, ev.on)
 		if err != nil {
-			t.Errorf("dial: %v", err)
+			tb.Errorf("dial: %v", err)
 			return
 		}
 		defer s.Wait()
@@ -29,14 +30,14 @@ func echoWorker(t testing.TB, dialer *Dialer) Handler {
 		}
 		for _, id := range req.TokenIDs {
 			if err := s.Write([]protocol.Item{tokens(id)}); err != nil {
-				t.Errorf("write: %v", err)
+				tb.Errorf("write: %v", err)
 			}
 		}
 		if err := s.Finish(); err != nil {
-			t.Errorf("finish: %v", err)
+			tb.Errorf("finish: %v", err)
 		}
 		if kinds := ev.kinds(); len(kinds) > 0 {
-			t.Errorf("a normal end was reported: %v", kinds)
+			tb.Errorf("a normal end was reported: %v", kinds)
 		}
 	}}
 }

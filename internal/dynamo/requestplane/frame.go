@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"slices"
 )
 
 // DefaultMaxMessage bounds a whole request frame, on both sides.
@@ -46,18 +45,18 @@ func readFrame(r io.Reader, limit int) (f frame, err error) {
 	return f, nil
 }
 
-// appendFrame appends one frame whose payload consists of a control header and a body.
-func appendFrame(dst []byte, path string, headers, control, body []byte) ([]byte, error) {
+// encodeFrame returns one frame whose payload consists of a control header and a body.
+func encodeFrame(path string, headers, control, body []byte) ([]byte, error) {
 	payload := twoPartPrefix + len(control) + len(body)
 	switch {
 	case len(path) > math.MaxUint16:
-		return dst, fmt.Errorf("path of %d bytes is too long", len(path))
+		return nil, fmt.Errorf("path of %d bytes is too long", len(path))
 	case len(headers) > math.MaxUint16:
-		return dst, fmt.Errorf("headers of %d bytes are too long", len(headers))
+		return nil, fmt.Errorf("headers of %d bytes are too long", len(headers))
 	case payload > math.MaxUint32:
-		return dst, fmt.Errorf("payload of %d bytes is too long", payload)
+		return nil, fmt.Errorf("payload of %d bytes is too long", payload)
 	}
-	dst = slices.Grow(dst, frameOverhead+len(path)+len(headers)+payload)
+	dst := make([]byte, 0, frameOverhead+len(path)+len(headers)+payload)
 	dst = binary.BigEndian.AppendUint16(dst, uint16(len(path)))
 	dst = append(dst, path...)
 	dst = binary.BigEndian.AppendUint16(dst, uint16(len(headers)))
@@ -113,7 +112,7 @@ func splitTwoPart(payload []byte) (header, body []byte, err error) {
 // readTwoPart reads a two-part message off a stream. io.EOF means that the peer closed between messages.
 func readTwoPart(r io.Reader, limit int) (header, body []byte, err error) {
 	var prefix [twoPartPrefix]byte
-	if _, err := io.ReadFull(r, prefix[:]); err != nil {
+	if _, err = io.ReadFull(r, prefix[:]); err != nil {
 		return nil, nil, err
 	}
 	if header, err = readPart(r, binary.BigEndian.Uint64(prefix[:]), &limit); err != nil {

@@ -41,14 +41,14 @@ func TestAnnouncedLengthsCostNothing(t *testing.T) {
 }
 
 func TestFrameLimits(t *testing.T) {
-	whole, err := appendFrame(nil, "p", []byte("{}"), []byte("c"), []byte("body"))
+	whole, err := encodeFrame("p", []byte("{}"), []byte("c"), []byte("body"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	if _, err := readFrame(bytes.NewReader(whole), len(whole)); err != nil {
 		t.Errorf("a frame of exactly the limit: %v", err)
 	}
-	for limit := range len(whole) {
+	for limit := range whole {
 		if _, err := readFrame(bytes.NewReader(whole), limit); !errors.Is(err, ErrFraming) {
 			t.Errorf("limit %d below %d: %v", limit, len(whole), err)
 		}
@@ -61,7 +61,7 @@ func TestFrameLimits(t *testing.T) {
 	if _, err := readFrame(bytes.NewReader(nil), 1<<20); err != io.EOF { //nolint:errorlint // bare on purpose
 		t.Errorf("no frame: %v", err)
 	}
-	if _, err := appendFrame(nil, strings.Repeat("p", 1<<16), nil, nil, nil); err == nil {
+	if _, err := encodeFrame(strings.Repeat("p", 1<<16), nil, nil, nil); err == nil {
 		t.Error("a path that its length cannot say")
 	}
 }

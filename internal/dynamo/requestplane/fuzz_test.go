@@ -21,7 +21,7 @@ func FuzzFrame(f *testing.F) {
 		if err != nil {
 			return
 		}
-		again, err := appendFrame(nil, string(got.path), got.headers, header, body)
+		again, err := encodeFrame(string(got.path), got.headers, header, body)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -69,7 +69,7 @@ func FuzzControl(f *testing.F) {
 		if malformed != nil {
 			return
 		}
-		if _, malformed, refusal := parseControl(appendControl(nil, &c)); refusal != nil {
+		if _, malformed, refusal := parseControl(encodeControl(&c)); refusal != nil {
 			t.Fatalf("written again: %v %v", malformed, refusal)
 		}
 	})
@@ -82,7 +82,7 @@ func FuzzHeaders(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if again, err := parseHeaders(appendHeaders(nil, "p", &h)); err != nil || again != h {
+		if again, err := parseHeaders(encodeHeaders("p", &h)); err != nil || again != h {
 			t.Fatalf("%v: %+v became %+v", err, h, again)
 		}
 	})

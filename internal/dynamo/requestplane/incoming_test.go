@@ -15,12 +15,12 @@ import (
 )
 
 // worker dials in as a worker would and sends raw bytes behind the handshake.
-func worker(t testing.TB, info ConnectionInfo, frames ...[]byte) net.Conn {
-	t.Helper()
-	conn := dial(t, info.Address)
-	handshake := appendTwoPart(nil, appendHandshake(nil, &info), nil)
+func worker(tb testing.TB, info ConnectionInfo, frames ...[]byte) net.Conn {
+	tb.Helper()
+	conn := dial(tb, info.Address)
+	handshake := appendTwoPart(nil, encodeHandshake(&info), nil)
 	if _, err := conn.Write(slices.Concat(append([][]byte{handshake}, frames...)...)); err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return conn
 }
@@ -54,7 +54,7 @@ func TestEndsOfResponses(t *testing.T) {
 	} {
 		in, info := server.Register(t.Context(), "r", protocol.JSON)
 		conn := worker(t, info, c.frames...)
-		_ = conn.(*net.TCPConn).CloseWrite() //nolint:forcetypeassert // dialled as TCP
+		_ = conn.(*net.TCPConn).CloseWrite()
 		items, err := readAll(t.Context(), in)
 		if len(items) != c.items || !errors.Is(err, c.want) || err != nil && c.want == nil {
 			t.Errorf("%s: %d items, %v", name, len(items), err)
@@ -134,7 +134,7 @@ func TestStrangers(t *testing.T) {
 // TestHandshakeTimeout: who connects and says nothing is closed after ten seconds.
 func TestHandshakeTimeout(t *testing.T) {
 	l := listen(t)
-	defer l.Close() //nolint:errcheck // test
+	defer l.Close()
 	synctest.Test(t, func(t *testing.T) {
 		server := NewResponseServer(l, ResponseServerConfig{})
 		near, far := net.Pipe()

@@ -60,7 +60,7 @@ func (s *ResponseServer) Serve() error {
 		conn, err := acceptPatiently(s.ctx, s.listen, s.cfg.Logger)
 		if err != nil {
 			if s.ctx.Err() != nil {
-				return nil
+				return nil //nolint:nilerr // the error of a listener that Close has closed
 			}
 			return fmt.Errorf("accept response stream: %w", err)
 		}

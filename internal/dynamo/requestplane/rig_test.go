@@ -30,44 +30,44 @@ func (h handlerFunc) Admit(r *Request) error {
 
 func (h handlerFunc) Serve(ctx context.Context, r *Request) { h.serve(ctx, r) }
 
-func listen(t testing.TB) net.Listener {
-	t.Helper()
+func listen(tb testing.TB) net.Listener {
+	tb.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return l
 }
 
 // startServer runs a Server with one endpoint "w/generate" and returns its target.
-func startServer(t testing.TB, cfg ServerConfig, h Handler) (s *Server, target string) {
-	t.Helper()
+func startServer(tb testing.TB, cfg ServerConfig, h Handler) (s *Server, target string) {
+	tb.Helper()
 	s = NewServer(cfg)
 	s.Handle("w/generate", h)
-	l := listen(t)
+	l := listen(tb)
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		if err := s.Serve(l); err != nil {
-			t.Errorf("server: %v", err)
+			tb.Errorf("server: %v", err)
 		}
 	})
-	t.Cleanup(func() {
+	tb.Cleanup(func() {
 		s.Close()
 		wg.Wait()
 	})
 	return s, l.Addr().String() + "/w/generate"
 }
 
-func startResponses(t testing.TB, cfg ResponseServerConfig) *ResponseServer {
-	t.Helper()
-	s := NewResponseServer(listen(t), cfg)
+func startResponses(tb testing.TB, cfg ResponseServerConfig) *ResponseServer {
+	tb.Helper()
+	s := NewResponseServer(listen(tb), cfg)
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		if err := s.Serve(); err != nil {
-			t.Errorf("response server: %v", err)
+			tb.Errorf("response server: %v", err)
 		}
 	})
-	t.Cleanup(func() {
+	tb.Cleanup(func() {
 		s.Close()
 		wg.Wait()
 	})
@@ -106,12 +106,12 @@ func (e *events) kinds() (kinds []EventKind) {
 	return kinds
 }
 
-func wait(t testing.TB, what string, c <-chan struct{}) {
-	t.Helper()
+func wait(tb testing.TB, what string, c <-chan struct{}) {
+	tb.Helper()
 	select {
 	case <-c:
-	case <-t.Context().Done():
-		t.Fatalf("waiting for %s: %v", what, context.Cause(t.Context()))
+	case <-tb.Context().Done():
+		tb.Fatalf("waiting for %s: %v", what, context.Cause(tb.Context()))
 	}
 }
 

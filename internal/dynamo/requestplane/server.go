@@ -107,7 +107,7 @@ func (s *Server) handler(path string) Handler {
 
 // Serve accepts connections until Close, and closes l. It returns nil after Close, else the error of the listener.
 func (s *Server) Serve(l net.Listener) error {
-	defer l.Close() //nolint:errcheck // nothing can be lost with a listener
+	defer l.Close()
 	s.mu.Lock()
 	if s.closed {
 		s.mu.Unlock()

@@ -17,30 +17,30 @@ import (
 )
 
 // frameFor is a good frame for "w/generate" that nobody can answer.
-func frameFor(t testing.TB, id string) []byte {
-	t.Helper()
+func frameFor(tb testing.TB, id string) []byte {
+	tb.Helper()
 	info := ConnectionInfo{Transport: transportTCP, Address: "127.0.0.1:9", Subject: "s", Context: id, StreamType: streamResponse}
-	return frameWith(t, "w/generate", appendHeaders(nil, "w/generate", &Headers{RequestID: id}),
-		appendControl(nil, generateControl(id, protocol.JSON, info)))
+	return frameWith(tb, "w/generate", encodeHeaders("w/generate", &Headers{RequestID: id}),
+		encodeControl(generateControl(id, protocol.JSON, info)))
 }
 
-func frameWith(t testing.TB, path string, headers, control []byte) []byte {
-	t.Helper()
-	msg, err := appendFrame(nil, path, headers, control, []byte(`{"token_ids":[]}`))
+func frameWith(tb testing.TB, path string, headers, control []byte) []byte {
+	tb.Helper()
+	msg, err := encodeFrame(path, headers, control, []byte(`{"token_ids":[]}`))
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return msg
 }
 
-func dial(t testing.TB, target string) net.Conn {
-	t.Helper()
+func dial(tb testing.TB, target string) net.Conn {
+	tb.Helper()
 	address, _, _ := strings.Cut(target, "/")
 	conn, err := net.Dial("tcp", address)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
-	t.Cleanup(func() { _ = conn.Close() })
+	tb.Cleanup(func() { _ = conn.Close() })
 	return conn
 }
 

@@ -1,6 +1,7 @@
 package requestplane
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -18,28 +19,28 @@ import (
 )
 
 // pair dials a stream over loopback and returns the consumer's end, the handshake already read.
-func pair(t testing.TB, ev *events) (*ResponseStream, *net.TCPConn) {
-	t.Helper()
-	l := listen(t)
-	defer l.Close() //nolint:errcheck // test
+func pair(tb testing.TB, ev *events) (*ResponseStream, *net.TCPConn) {
+	tb.Helper()
+	l := listen(tb)
+	defer l.Close()
 	info := ConnectionInfo{Transport: transportTCP, Address: l.Addr().String(), Subject: "s", StreamType: streamResponse}
-	s, err := (&Dialer{}).Dial(t.Context(), info, protocol.MsgPack, ev.on)
+	s, err := (&Dialer{}).Dial(tb.Context(), info, protocol.MsgPack, ev.on)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	conn, err := l.Accept()
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
-	t.Cleanup(func() {
+	tb.Cleanup(func() {
 		s.Close()
 		s.Wait()
 		_ = conn.Close()
 	})
 	if _, _, err := readTwoPart(conn, maxControlWord); err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
-	return s, conn.(*net.TCPConn) //nolint:forcetypeassert // the listener is TCP
+	return s, conn.(*net.TCPConn)
 }
 
 func word(w string) []byte { return appendTwoPart(nil, []byte(w), nil) }
@@ -190,7 +191,7 @@ func TestErrorPrologue(t *testing.T) {
 	}
 	_ = conn.CloseWrite()
 	got, err := io.ReadAll(conn)
-	if want := AppendSentinel(AppendErrorPrologue(nil, refusal)); err != nil || string(got) != string(want) {
+	if want := AppendSentinel(AppendErrorPrologue(nil, refusal)); err != nil || !bytes.Equal(got, want) {
 		t.Errorf("%v\n got %q\nwant %q", err, got, want)
 	}
 	if err := s.ErrorPrologue(refusal); !errors.Is(err, ErrEnded) {
@@ -235,21 +236,21 @@ func TestSameBytesEitherWay(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 		got := make([]byte, len(want))
-		if _, err := io.ReadFull(conn, got); err != nil || string(got) != string(want) {
+		if _, err := io.ReadFull(conn, got); err != nil || !bytes.Equal(got, want) {
 			t.Errorf("%s: %v\n got %q\nwant %q", name, err, got, want)
 		}
 	}
 }
 
 // fill writes until the connection takes no more, and returns how many items that were.
-func fill(t testing.TB, s *ResponseStream) (items int) {
-	t.Helper()
+func fill(tb testing.TB, s *ResponseStream) (items int) {
+	tb.Helper()
 	text := strings.Repeat("x", 10_000)
 	item := []protocol.Item{{Data: &protocol.EngineOutput{TokenIDs: []uint32{}, Text: &text}}}
 	for items = 1; ; items++ {
 		done, err := s.TryWrite(item)
 		if err != nil {
-			t.Fatal(err)
+			tb.Fatal(err)
 		}
 		if !done {
 			return items
@@ -348,7 +349,7 @@ func TestDialRefused(t *testing.T) {
 func TestDialHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		near, far := net.Pipe()
-		defer near.Close() //nolint:errcheck // test
+		defer near.Close()
 		d := &Dialer{DialContext: func(context.Context, string, string) (net.Conn, error) { return far, nil }}
 		start := time.Now()
 		if _, err := d.Dial(t.Context(), ConnectionInfo{Address: "127.0.0.1:9"}, protocol.JSON, nil); err == nil {

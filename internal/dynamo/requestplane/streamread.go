@@ -52,7 +52,7 @@ const maxControlWord = 4 << 10
 // read is the reader goroutine: it runs from the dial to the end of the connection, which it closes.
 func (s *ResponseStream) read() {
 	defer close(s.done)
-	defer s.conn.Close() //nolint:errcheck // whatever it says, the connection is over
+	defer s.conn.Close()
 	in := bufio.NewReaderSize(s.conn, 128)
 	for {
 		event := s.next(in)

@@ -28,16 +28,16 @@ type recorded struct {
 
 var recordedLine = regexp.MustCompile(`(\w*)\s*(F>W|W>F) (REQ|ACK|FRAME) `)
 
-func recordings(t testing.TB) (out []recorded) {
-	t.Helper()
+func recordings(tb testing.TB) (out []recorded) {
+	tb.Helper()
 	files, err := filepath.Glob("../protocol/testdata/wire/*.txt")
 	if err != nil || len(files) == 0 {
-		t.Fatalf("no recordings: %v", err)
+		tb.Fatalf("no recordings: %v", err)
 	}
 	for _, file := range files {
 		text, err := os.ReadFile(file)
 		if err != nil {
-			t.Fatal(err)
+			tb.Fatal(err)
 		}
 		var last recorded
 		for line := range strings.Lines(string(text)) {
@@ -49,7 +49,7 @@ func recordings(t testing.TB) (out []recorded) {
 				continue
 			}
 			if last.bytes, err = hex.DecodeString(digits); err != nil {
-				t.Fatalf("%s: %v", file, err)
+				tb.Fatalf("%s: %v", file, err)
 			}
 			out = append(out, last)
 		}
@@ -77,18 +77,18 @@ func TestRecordedRequestFrames(t *testing.T) {
 		if malformed != nil || refusal != nil {
 			t.Fatalf("%s: %v, %v", m.file, malformed, refusal)
 		}
-		if got := appendControl(nil, &control); string(got) != string(header) {
+		if got := encodeControl(&control); !bytes.Equal(got, header) {
 			t.Errorf("%s: control header\n got %s\nwant %s", m.file, got, header)
 		}
 		headers, err := parseHeaders(f.headers)
 		if err != nil || headers.RequestID != control.ID || headers.FrontendSendNS < 1e18 {
 			t.Errorf("%s: headers %+v, %v", m.file, headers, err)
 		}
-		again, err := parseHeaders(appendHeaders(nil, string(f.path), &headers))
+		again, err := parseHeaders(encodeHeaders(string(f.path), &headers))
 		if err != nil || again != headers {
 			t.Errorf("%s: headers %+v became %+v, %v", m.file, headers, again, err)
 		}
-		got, err := appendFrame(nil, string(f.path), f.headers, header, body)
+		got, err := encodeFrame(string(f.path), f.headers, header, body)
 		if err != nil || !bytes.Equal(got, m.bytes) {
 			t.Errorf("%s: frame differs, %v", m.file, err)
 		}
@@ -105,7 +105,7 @@ func TestRecordedAcks(t *testing.T) {
 			continue
 		}
 		text, err := readAck(bytes.NewReader(m.bytes), 100)
-		if err != nil || string(appendAck(nil, text)) != string(m.bytes) {
+		if err != nil || !bytes.Equal(appendAck(nil, text), m.bytes) {
 			t.Errorf("%s: %q, %v", m.file, text, err)
 		}
 		texts[text]++
@@ -145,7 +145,7 @@ func TestRecordedResponses(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s: %v", frames[0].file, err)
 		}
-		if own := appendHandshake(nil, &ConnectionInfo{Subject: subject}); frames[0].file[0] == '0' && string(own) != string(handshake) {
+		if own := encodeHandshake(&ConnectionInfo{Subject: subject}); frames[0].file[0] == '0' && !bytes.Equal(own, handshake) {
 			t.Errorf("%s: handshake\n got %s\nwant %s", frames[0].file, own, handshake)
 		}
 		server.pending[subject] = server.pending[info.Subject] // so that the recorded handshake finds it
@@ -199,7 +199,7 @@ func TestComposedRequest(t *testing.T) {
 		Connection: ConnectionInfo{"tcp_server", "10.0.0.5:36201", "6f1e6f7c-9b0d-4a53-9f7e-2f0a2f3b7c11", "req-1", "response"},
 	}
 	h := &Headers{RequestID: "req-1", FrontendSendNS: 1790000000000000000}
-	got, err := appendFrame(nil, path, appendHeaders(nil, path, h), appendControl(nil, c), []byte(body))
+	got, err := encodeFrame(path, encodeHeaders(path, h), encodeControl(c), []byte(body))
 	if err != nil || len(got) != 560 || string(got) != want {
 		t.Errorf("%v, %d bytes:\n got %q\nwant %q", err, len(got), got, want)
 	}
@@ -217,7 +217,7 @@ func TestComposedResponse(t *testing.T) {
 		zero + size(0x17) + zero + `{"complete_final":true}` +
 		size(0x0a) + zero + zero + `"sentinel"`
 	l := listen(t)
-	defer l.Close() //nolint:errcheck // test
+	defer l.Close()
 	info := ConnectionInfo{Transport: transportTCP, Address: l.Addr().String(), Subject: "6f1e6f7c-9b0d-4a53-9f7e-2f0a2f3b7c11"}
 	s, err := (&Dialer{}).Dial(t.Context(), info, protocol.JSON, func(e Event) { t.Errorf("reported %v", e) })
 	if err != nil {
