@@ -58,10 +58,10 @@ func TestLeave(t *testing.T) {
 			return []vllmtest.Step{headers, prompt, vllmtest.WaitDeaf(after(10 * time.Second)), vllmtest.FinishWith(pb.FinishInfo_LENGTH, params, 12)}
 		}, "received headers sent aborted"},
 	}
-	ways := map[string]func(r *rig, o *open){
-		"kill":  func(_ *rig, o *open) { o.Kill() },
-		"reset": func(r *rig, _ *open) { r.cut() },
-		"stop":  func(r *rig, _ *open) { r.say("stop") },
+	ways := map[string]func(o *open){
+		"kill":  func(o *open) { o.Kill() },
+		"reset": func(o *open) { o.cut() },
+		"stop":  func(o *open) { o.say("stop") },
 	}
 	for _, row := range rows {
 		for way, leave := range ways {
@@ -70,7 +70,7 @@ func TestLeave(t *testing.T) {
 					r.engine.Script("x", row.script()...)
 					o := r.send("x")
 					synctest.Wait()
-					leave(r, o)
+					leave(o)
 					if way == "stop" {
 						if got := o.read(); !strings.HasSuffix(got, "cancelled final") {
 							t.Errorf("the client that said stop read %q", got)

@@ -35,31 +35,16 @@ type rig struct {
 	engine   *vllmtest.Engine
 	svc      *service
 	frontend *requestplane.ResponseServer
-	listener *tapListener
-	refuse   bool // dial-backs fail
+	taps     *taps
+	dialing  func(ctx context.Context) error // runs before every dial-back; nil: nothing. Set before the first request
 	wg       sync.WaitGroup
-}
-
-// tapListener remembers the last connection, to say things on it that the frontend's side never says by itself.
-type tapListener struct {
-	*bufconn.Listener
-
-	mu   sync.Mutex
-	last net.Conn // guarded by mu
-}
-
-func (l *tapListener) Accept() (net.Conn, error) {
-	conn, err := l.Listener.Accept()
-	l.mu.Lock()
-	l.last = conn
-	l.mu.Unlock()
-	return conn, err
+	handoffs int // made so far; the test's goroutine's
 }
 
 func bubble(t *testing.T, role protocol.Role, test func(r *rig)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		r := &rig{t: t, engine: vllmtest.New(t), listener: &tapListener{Listener: bufconn.Listen(1 << 20)}}
+		r := &rig{t: t, engine: vllmtest.New(t), taps: &taps{Listener: bufconn.Listen(64 << 10)}}
 		endpoint, err := vllm.ParseEndpoint("127.0.0.1:1")
 		if err != nil {
 			t.Fatal(err)
@@ -68,11 +53,12 @@ func bubble(t *testing.T, role protocol.Role, test func(r *rig)) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		r.frontend = requestplane.NewResponseServer(r.listener, requestplane.ResponseServerConfig{Address: "127.0.0.1:2"})
+		r.frontend = requestplane.NewResponseServer(r.taps, requestplane.ResponseServerConfig{Address: "127.0.0.1:2"})
 		var serving sync.WaitGroup
 		serving.Go(func() { _ = r.frontend.Serve() })
 		ctx, end := context.WithCancel(t.Context())
 		metrics := status.NewMetrics()
+		metrics.Bind(status.Identity{Namespace: "n", Component: "c", Endpoint: "e", WorkerID: 1, Model: "tiny"})
 		r.svc = &service{
 			ctx: ctx, engine: client, metrics: metrics, gate: newGate(4, 2, metrics), live: make(map[string]*request),
 			log:       slog.New(slog.DiscardHandler),
@@ -80,10 +66,12 @@ func bubble(t *testing.T, role protocol.Role, test func(r *rig)) {
 			handoffs:  newHandoffs(30*time.Second, 16, translate.HandoffStrict),
 			machine:   handoff.Config{Role: machineRole(role), DrainDeadline: 30 * time.Second, ShutdownRead: shutdownRead},
 			dialer: &requestplane.Dialer{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-				if r.refuse {
-					return nil, errors.New("connection refused by the test")
+				if r.dialing != nil {
+					if err := r.dialing(ctx); err != nil {
+						return nil, err
+					}
 				}
-				return r.listener.DialContext(ctx)
+				return r.taps.dial(ctx)
 			}},
 		}
 		test(r)
@@ -102,24 +90,25 @@ func bubble(t *testing.T, role protocol.Role, test func(r *rig)) {
 	})
 }
 
-// handoffParams is what a NIXL prefill engine hands over for a prompt of up to 16 tokens.
-func handoffParams() protocol.Value {
+// handoffParams is what a NIXL prefill engine hands over for a prompt of up to 16 tokens, each time another one.
+func (r *rig) handoffParams() protocol.Value {
+	r.handoffs++
 	m := func(k string, v protocol.Value) protocol.Member { return protocol.Member{Key: k, Value: v} }
 	return protocol.Map(
 		m("do_remote_prefill", protocol.Bool(true)), m("do_remote_decode", protocol.Bool(false)),
 		m("remote_block_ids", protocol.List(protocol.List(protocol.Int(7)))), m("remote_engine_id", protocol.String("p")),
-		m("remote_request_id", protocol.String("r-1-0a1b2c3d")), m("remote_host", protocol.String("127.0.0.1")),
+		m("remote_request_id", protocol.String(fmt.Sprintf("r-%d-0a1b2c3d", r.handoffs))), m("remote_host", protocol.String("127.0.0.1")),
 		m("remote_port", protocol.Int(5600)), m("tp_size", protocol.Int(1)),
 	)
 }
 
-func body(role protocol.Role) *protocol.PreprocessedRequest {
+func (r *rig) body() *protocol.PreprocessedRequest {
 	maxTokens := uint32(50)
 	b := &protocol.PreprocessedRequest{
 		Model: "tiny", TokenIDs: []uint32{1, 2, 3, 4}, StopConditions: protocol.StopConditions{MaxTokens: &maxTokens},
 	}
-	if role == protocol.Decode {
-		b.PrefillResult = &protocol.PrefillResult{DisaggregatedParams: handoffParams()}
+	if r.svc.translate.Role == protocol.Decode {
+		b.PrefillResult = &protocol.PrefillResult{DisaggregatedParams: r.handoffParams()}
 	}
 	return b
 }
@@ -128,45 +117,62 @@ func body(role protocol.Role) *protocol.PreprocessedRequest {
 type open struct {
 	*requestplane.Incoming
 
-	rig *rig
-	id  string
+	rig     *rig
+	id      string
+	subject string
 }
 
 // send runs a request with the role's body.
 func (r *rig) send(id string) *open {
-	return r.sendBody(id, protocol.AppendRequest(nil, protocol.MsgPack, body(r.svc.translate.Role)))
+	o, err := r.try(id)
+	if err != nil {
+		r.t.Fatalf("admit: %v", err)
+	}
+	return o
 }
 
-func (r *rig) sendBody(id string, raw []byte) *open {
+// try is send for a request that the gate may refuse.
+func (r *rig) try(id string) (*open, error) {
+	return r.sendBody(id, protocol.AppendRequest(nil, protocol.MsgPack, r.body()))
+}
+
+func (r *rig) sendBody(id string, raw []byte) (*open, error) {
 	incoming, info := r.frontend.Register(r.t.Context(), id, protocol.MsgPack)
 	in := &requestplane.Request{
 		Path: "x", Body: raw, ReceivedAt: time.Now(),
 		Control: requestplane.Control{ID: id, Codec: protocol.MsgPack, Connection: info},
 	}
-	if err := r.svc.Admit(in); err != nil {
-		r.t.Fatalf("admit: %v", err)
-	}
-	r.wg.Go(func() { r.svc.Serve(r.t.Context(), in) })
-	return &open{Incoming: incoming, rig: r, id: id}
+	return r.sendRequest(incoming, in)
 }
 
-// say puts one control word on the response connection that was opened last.
-func (r *rig) say(word string) {
-	r.listener.mu.Lock()
-	conn := r.listener.last
-	r.listener.mu.Unlock()
+func (r *rig) sendRequest(incoming *requestplane.Incoming, in *requestplane.Request) (*open, error) {
+	if err := r.svc.Admit(in); err != nil {
+		incoming.Kill()
+		return nil, err
+	}
+	r.wg.Go(func() { r.svc.Serve(r.t.Context(), in) })
+	return &open{Incoming: incoming, rig: r, id: in.Control.ID, subject: in.Control.Connection.Subject}, nil
+}
+
+// say puts one control word on the response connection.
+func (o *open) say(word string) {
+	conn := o.rig.taps.of(&o.rig.taps.accepted, o.subject)
+	if conn == nil {
+		o.rig.t.Errorf("say %s: not connected", word)
+		return
+	}
 	frame := make([]byte, 24, 24+len(word)+2)
 	binary.BigEndian.PutUint64(frame, uint64(len(word)+2))
 	if _, err := conn.Write(append(frame, `"`+word+`"`...)); err != nil {
-		r.t.Errorf("say %s: %v", word, err)
+		o.rig.t.Errorf("say %s: %v", word, err)
 	}
 }
 
-// cut breaks the response connection that was opened last, without a word.
-func (r *rig) cut() {
-	r.listener.mu.Lock()
-	defer r.listener.mu.Unlock()
-	_ = r.listener.last.Close()
+// cut breaks the response connection without a word.
+func (o *open) cut() {
+	if conn := o.rig.taps.of(&o.rig.taps.accepted, o.subject); conn != nil {
+		_ = conn.Close()
+	}
 }
 
 // read gives the rest of the response as one line: tokens, finish reasons, errors, "final" or the way it broke.
