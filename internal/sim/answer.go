@@ -73,7 +73,7 @@ func (a *answer) add(out core.Output, at address) (msgs []*pb.GenerateResponse, 
 	} else if out.Reason != core.Running {
 		seq.FinishInfo = a.finish(seq, out)
 	}
-	if seq.FinishInfo != nil && out.HandOff != nil {
+	if seq.GetFinishInfo() != nil && out.HandOff != nil {
 		params, err := structpb.NewStruct(out.HandOff.Params(at.host, at.port))
 		if err != nil {
 			return nil, true, false, status.Errorf(codes.Internal, "hand-off: %v", err)
@@ -81,7 +81,7 @@ func (a *answer) add(out core.Output, at address) (msgs []*pb.GenerateResponse, 
 		seq.FinishInfo.KvTransferParams = params
 	}
 	msgs = append(msgs, &pb.GenerateResponse{Outputs: seq})
-	return msgs, seq.FinishInfo != nil, cut, nil
+	return msgs, seq.GetFinishInfo() != nil, cut, nil
 }
 
 // token fills in one token and returns the stop string that it completes, if any.
@@ -163,7 +163,7 @@ func merge(msgs []*pb.GenerateResponse) *pb.GenerateResponse {
 	all := &pb.GenerateResponse{Outputs: &pb.SequenceOutput{}}
 	seq := all.GetOutputs()
 	for _, m := range msgs {
-		if m.PromptInfo != nil {
+		if m.GetPromptInfo() != nil {
 			all.PromptInfo = m.GetPromptInfo()
 		}
 		out := m.GetOutputs()

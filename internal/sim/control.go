@@ -13,6 +13,7 @@ import (
 // mode is refused with its code; pausing is not there.
 type control struct {
 	pb.UnimplementedControlServer
+
 	s *Server
 }
 

@@ -35,6 +35,7 @@ func (n network) dial(ctx context.Context, addr string) (net.Conn, error) {
 // engine is a running server with a client.
 type engine struct {
 	*Server
+
 	infer pb.InferenceClient
 	ctrl  pb.ControlClient
 	conn  *grpc.ClientConn
@@ -120,7 +121,7 @@ func (r reply) handOff(t *testing.T) *structpb.Struct {
 	return params
 }
 
-func (e *engine) open(t *testing.T, ctx context.Context, req *pb.GenerateRequest) grpc.ServerStreamingClient[pb.GenerateResponse] {
+func (e *engine) open(ctx context.Context, t *testing.T, req *pb.GenerateRequest) grpc.ServerStreamingClient[pb.GenerateResponse] {
 	t.Helper()
 	stream, err := e.infer.GenerateStream(ctx, req)
 	if err != nil {
@@ -145,7 +146,7 @@ func readAll(stream grpc.ServerStreamingClient[pb.GenerateResponse]) (r reply) {
 
 func (e *engine) generate(t *testing.T, req *pb.GenerateRequest) reply {
 	t.Helper()
-	return readAll(e.open(t, t.Context(), req))
+	return readAll(e.open(t.Context(), t, req))
 }
 
 func (e *engine) tokens(t *testing.T, req *pb.GenerateRequest) []uint32 {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"sync"
 	"time"
@@ -56,7 +57,7 @@ func (g *giver) serve(ctx context.Context, l net.Listener) error {
 		}
 		conns.Go(func() {
 			defer g.remove(conn)
-			if err := g.handle(ctx, conn); err != nil && ctx.Err() == nil {
+			if err := g.handle(ctx, conn); !errors.Is(err, io.EOF) && ctx.Err() == nil {
 				g.cfg.Log.Info("side channel connection ended", "peer", conn.RemoteAddr(), "err", err)
 			}
 		})

@@ -111,7 +111,7 @@ func TestHeartbeatsRenewTheLease(t *testing.T) {
 		p, d, agg := pair(t, func(c *Config) { c.MaxSeqs, c.StepTime = 1, time.Second })
 		prompt := words(30, 1)
 		want := agg.tokens(t, request("agg", prompt, 5))
-		long := d.open(t, t.Context(), request("long", words(4, 9), 40))
+		long := d.open(t.Context(), t, request("long", words(4, 9), 40))
 		pre := p.generate(t, prefillRequest(t, "r", prompt))
 		start := time.Now()
 		r := d.generate(t, decodeRequest("r", prompt, 5, pre.handOff(t)))
@@ -170,7 +170,7 @@ func TestDecodeLeaves(t *testing.T) {
 			}
 		},
 	} {
-		for _, after := range []time.Duration{0, 5, 15, 35} {
+		for _, ms := range []int{0, 5, 15, 35} {
 			t.Run(name, func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					p, d, _ := pair(t, nil)
@@ -178,11 +178,11 @@ func TestDecodeLeaves(t *testing.T) {
 					pre := p.generate(t, prefillRequest(t, "p", prompt))
 					ctx, stop := context.WithCancel(t.Context())
 					defer stop()
-					stream := d.open(t, ctx, decodeRequest("r", prompt, 50, pre.handOff(t)))
+					stream := d.open(ctx, t, decodeRequest("r", prompt, 50, pre.handOff(t)))
 					if _, err := stream.Header(); err != nil {
 						t.Fatal(err)
 					}
-					time.Sleep(after * time.Millisecond)
+					time.Sleep(time.Duration(ms) * time.Millisecond)
 					leave(d, stop)
 					r := readAll(stream)
 					if name == "abort" && (r.err != nil || r.finish().GetFinishReason() != pb.FinishInfo_ABORTED || r.finish().GetKvTransferParams() != nil) {
@@ -268,7 +268,7 @@ func TestFatalHandOff(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				other := d.open(t, t.Context(), request("other", words(5, 2), 100))
+				other := d.open(t.Context(), t, request("other", words(5, 2), 100))
 				if _, err := other.Recv(); err != nil {
 					t.Fatal(err)
 				}
@@ -299,7 +299,7 @@ func TestMissingKey(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		stream := d.open(t, t.Context(), decodeRequest("r", prompt, 5, handOff))
+		stream := d.open(t.Context(), t, decodeRequest("r", prompt, 5, handOff))
 		time.Sleep(time.Minute)
 		if s := d.Stats(); s.Deferred != 1 || s.UsedBlocks != 8 {
 			t.Errorf("D: %+v", s)

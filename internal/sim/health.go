@@ -2,6 +2,7 @@ package sim
 
 import (
 	"context"
+	"slices"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/health"
@@ -12,6 +13,7 @@ import (
 // healthServer is grpc.health.v1 with the real server's names and refusals. Once NOT_SERVING it stays so.
 type healthServer struct {
 	*health.Server
+
 	stopping <-chan struct{} // ends Watch streams
 }
 
@@ -26,10 +28,8 @@ func newHealth(stopping <-chan struct{}) *healthServer {
 func healthNames() []string { return []string{"", "vllm.Inference", "vllm.Control"} }
 
 func checkName(name string) error {
-	for _, known := range healthNames() {
-		if name == known {
-			return nil
-		}
+	if slices.Contains(healthNames(), name) {
+		return nil
 	}
 	return status.Error(codes.NotFound, "service not registered")
 }
@@ -39,7 +39,7 @@ func (h *healthServer) Check(ctx context.Context, req *healthpb.HealthCheckReque
 	if err := checkName(req.GetService()); err != nil {
 		return nil, err
 	}
-	return h.Server.Check(ctx, req) //nolint:wrapcheck // a status already
+	return h.Server.Check(ctx, req)
 }
 
 // Watch tells the status of one name now and whenever it changes, until the server stops.
@@ -56,7 +56,7 @@ func (h *healthServer) Watch(req *healthpb.HealthCheckRequest, out healthpb.Heal
 		return err
 	case <-h.stopping:
 		cancel()
-		<-done
+		<-done //nolint:errcheck // it ends because it was told to
 		return errStopping()
 	}
 }
@@ -64,6 +64,7 @@ func (h *healthServer) Watch(req *healthpb.HealthCheckRequest, out healthpb.Heal
 // watchStream gives the library's Watch a context that ends with the server.
 type watchStream struct {
 	healthpb.Health_WatchServer
+
 	ctx context.Context
 }
 

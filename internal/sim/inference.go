@@ -24,6 +24,7 @@ const (
 // inference is the service vllm.Inference.
 type inference struct {
 	pb.UnimplementedInferenceServer
+
 	s *Server
 }
 

@@ -68,11 +68,12 @@ func TestRecordedRefusals(t *testing.T) {
 				tt.Code, tt.HeadersFirst = codes.Unimplemented.String(), false
 				tt.Message = "this simulated engine cannot constrain its output by a " + strings.TrimPrefix(strings.TrimPrefix(tt.Case, "bad "), "a ")
 			}
-			ctx := t.Context()
+			md := metadata.MD{}
 			for _, kv := range tt.Metadata {
-				ctx = metadata.AppendToOutgoingContext(ctx, kv[0], kv[1])
+				md.Append(kv[0], kv[1])
 			}
-			stream := e.open(t, ctx, req)
+			ctx := metadata.NewOutgoingContext(t.Context(), md)
+			stream := e.open(ctx, t, req)
 			r := readAll(stream)
 			got := status.Convert(r.err)
 			words := regexp.MustCompile("`[0-9a-f-]{36}`").ReplaceAllString(got.Message(), "`<id>`")

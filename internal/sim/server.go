@@ -72,6 +72,9 @@ func (s *Server) connector() bool { return s.fetch != nil }
 
 // Run serves until the context ends (nil), a listener fails, or the engine has been dead for a while (ErrEngineDead).
 func (s *Server) Run(ctx context.Context, l Listeners) error {
+	if l.GRPC == nil {
+		return fmt.Errorf("%w: no gRPC listener", ErrConfig)
+	}
 	if s.used.Swap(true) {
 		return ErrUsed
 	}

@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
+	"google.golang.org/grpc/test/bufconn"
 
 	"remora/internal/sim/core"
 	pb "remora/proto/vllm"
@@ -27,13 +28,13 @@ func TestStreamTiming(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, network{}, "e", func(c *Config) { c.StepTime = time.Second })
 		begin := time.Now()
-		stream := e.open(t, t.Context(), request("r", words(9, 1), 3))
+		stream := e.open(t.Context(), t, request("r", words(9, 1), 3))
 		if _, err := stream.Header(); err != nil || time.Since(begin) != 0 {
 			t.Errorf("headers after %v, %v", time.Since(begin), err)
 		}
-		for i, want := range []time.Duration{1, 1, 2, 3} {
+		for i, seconds := range []int{1, 1, 2, 3} {
 			m, err := stream.Recv()
-			if took := time.Since(begin); err != nil || took != want*time.Second {
+			if took := time.Since(begin); err != nil || took != time.Duration(seconds)*time.Second {
 				t.Errorf("message %d after %v, %v", i, took, err)
 			}
 			if (i == 0) != (m.GetPromptInfo() != nil) || (i == 0) == (m.GetOutputs() != nil) {
@@ -64,11 +65,11 @@ func TestDrop(t *testing.T) {
 		e := start(t, network{}, "e", func(c *Config) { c.MaxSeqs = 1 })
 		ctx, stop := context.WithCancel(t.Context())
 		defer stop()
-		running := e.open(t, ctx, request("a", words(9, 1), 100))
+		running := e.open(ctx, t, request("a", words(9, 1), 100))
 		if _, err := running.Recv(); err != nil {
 			t.Fatal(err)
 		}
-		queued := e.open(t, ctx, request("b", words(9, 2), 100))
+		queued := e.open(ctx, t, request("b", words(9, 2), 100))
 		unary := make(chan error, 1)
 		go func() {
 			_, err := e.infer.Generate(ctx, request("c", words(9, 3), 100))
@@ -106,7 +107,7 @@ func TestAbort(t *testing.T) {
 		abort("unknown", "", "unknown")
 		open := func(id string, salt uint32) grpc.ServerStreamingClient[pb.GenerateResponse] {
 			t.Helper()
-			stream := e.open(t, t.Context(), request(id, words(9, salt), 100))
+			stream := e.open(t.Context(), t, request(id, words(9, salt), 100))
 			if _, err := stream.Header(); err != nil { // in this order
 				t.Fatal(err)
 			}
@@ -154,7 +155,8 @@ func TestStopString(t *testing.T) {
 		req := request("r", words(9, 1), 100)
 		req.Stopping.StopStrings = []string{cut}
 		r := e.generate(t, req)
-		if got, want := r.text(), all[:strings.Index(all, cut)]; got != want || r.finish().GetStopString() != cut || r.finish().GetFinishReason() != pb.FinishInfo_STOP {
+		want, _, _ := strings.Cut(all, cut)
+		if got := r.text(); got != want || r.finish().GetStopString() != cut || r.finish().GetFinishReason() != pb.FinishInfo_STOP {
 			t.Errorf("%q, want %q; %v", got, want, r.finish())
 		}
 		time.Sleep(20 * time.Millisecond)
@@ -192,7 +194,7 @@ func TestTextPromptAndLimits(t *testing.T) {
 func TestStop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, network{}, "e", nil)
-		stream := e.open(t, t.Context(), request("r", words(9, 1), 100))
+		stream := e.open(t.Context(), t, request("r", words(9, 1), 100))
 		if _, err := stream.Recv(); err != nil {
 			t.Fatal(err)
 		}
@@ -206,8 +208,11 @@ func TestStop(t *testing.T) {
 		if r := readAll(stream); status.Code(r.err) != codes.Unavailable || r.finish() != nil {
 			t.Errorf("stream ended with %v, %v", r.err, r.finish())
 		}
-		if err := e.Run(t.Context(), Listeners{}); !errors.Is(err, ErrUsed) {
+		if err := e.Run(t.Context(), Listeners{GRPC: bufconn.Listen(1)}); !errors.Is(err, ErrUsed) {
 			t.Errorf("second run: %v", err)
+		}
+		if err := e.Run(t.Context(), Listeners{}); !errors.Is(err, ErrConfig) {
+			t.Errorf("run without a listener: %v", err)
 		}
 	})
 }
@@ -259,7 +264,7 @@ func TestManyAtOnce(t *testing.T) {
 				pre := p.generate(t, prefillRequest(t, "x", prompt))
 				ctx, stop := context.WithCancel(t.Context())
 				defer stop()
-				stream := d.open(t, ctx, decodeRequest("x", prompt, 10, pre.handOff(t)))
+				stream := d.open(ctx, t, decodeRequest("x", prompt, 10, pre.handOff(t)))
 				if _, err := stream.Header(); err != nil {
 					done <- err.Error()
 					return

@@ -123,19 +123,19 @@ func TestWriter(t *testing.T) {
 		{[]uint32{0xE2, 300}, []uint32{0x41}, "A"},
 		{[]uint32{0xC3}, []uint32{0x41}, "\uFFFDA"},
 	} {
-		var w writer
-		w.prompt(tt.prompt)
+		after := writer{}
+		after.prompt(tt.prompt)
 		out := ""
 		for _, id := range tt.ids {
-			text, _ := w.push(id, true)
+			text, _ := after.push(id, true)
 			out += text
 		}
-		if out += w.flush(); out != tt.want {
+		if out += after.flush(); out != tt.want {
 			t.Errorf("prompt %v: %q, want %q", tt.prompt, out, tt.want)
 		}
 	}
-	w = writer{keepSpecials: true}
-	if text, _ := w.push(tinymodel.EOS, true); text != tinymodel.SpecialText(tinymodel.EOS) {
+	special := writer{keepSpecials: true}
+	if text, _ := special.push(tinymodel.EOS, true); text != tinymodel.SpecialText(tinymodel.EOS) {
 		t.Errorf("special: %q", text)
 	}
 }

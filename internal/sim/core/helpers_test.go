@@ -33,9 +33,9 @@ func testConfig(id string) Config {
 	}
 }
 
-func newBench(t testing.TB, change func(*Config)) *bench {
-	t.Helper()
-	b := &bench{t: t, outs: make(map[string][]Output)}
+func newBench(tb testing.TB, change func(*Config)) *bench {
+	tb.Helper()
+	b := &bench{t: tb, outs: make(map[string][]Output)}
 	for _, e := range []struct {
 		id string
 		at **Engine
@@ -46,7 +46,7 @@ func newBench(t testing.TB, change func(*Config)) *bench {
 		}
 		engine, err := New(cfg)
 		if err != nil {
-			t.Fatal(err)
+			tb.Fatal(err)
 		}
 		*e.at = engine
 	}

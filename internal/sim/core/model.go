@@ -42,8 +42,8 @@ var leads = []byte{0xC3, 0xE4, 0xE5, 0xE6, 0xE7, 0xE8, 0xE9, 0xF0}
 // model turns a digest of all KV into logits. The scratch space makes it unfit for concurrent use.
 type model struct {
 	vocab  Vocab
-	start  uint64 // digest of nothing
-	isWord []bool
+	start  uint64    // digest of nothing
+	floor  []float64 // logits of everything that is not a word
 	raw    []float64 // logits of the last compute
 	work   []float64 // the same after what the request asks for
 	counts []int     // occurrences of tokens, for penalties
@@ -53,13 +53,13 @@ func newModel(v Vocab, seed uint64) *model {
 	m := &model{
 		vocab:  v,
 		start:  scatter(seed + golden),
-		isWord: make([]bool, v.Size),
+		floor:  make([]float64, v.Size),
 		raw:    make([]float64, v.Size),
 		work:   make([]float64, v.Size),
 		counts: make([]int, v.Size),
 	}
-	for _, w := range v.Words {
-		m.isWord[w] = true
+	for t := range m.floor {
+		m.floor[t] = otherFloor - float64(t)/float64(v.Size)
 	}
 	return m
 }
@@ -67,22 +67,18 @@ func newModel(v Vocab, seed uint64) *model {
 // compute fills raw with the logits that follow the digest. The tail of the tokens only decides whether a character is open.
 func (m *model) compute(digest uint64, tokens []uint32) {
 	pending := openRune(tokens)
-	for t := range m.raw {
-		u := unit(scatter(digest + uint64(t+1)*golden))
-		switch {
-		case len(pending) > 0:
-			m.raw[t] = neverBand + u
-		case m.isWord[t]:
-			m.raw[t] = wordFloor - wordSpread*math.Log(1-u)
-		default:
-			m.raw[t] = otherFloor + u
-		}
-	}
 	if len(pending) == 0 {
+		copy(m.raw, m.floor)
+		for _, w := range m.vocab.Words {
+			m.raw[w] = wordFloor - wordSpread*math.Log(1-chance(digest, w))
+		}
 		if pick := scatter(digest ^ golden); pick%runeOneIn == 0 {
 			m.raw[leads[pick/runeOneIn%uint64(len(leads))]] += forcedBand - otherFloor
 		}
 		return
+	}
+	for t := range m.raw {
+		m.raw[t] = neverBand
 	}
 	next := make([]byte, len(pending)+1)
 	copy(next, pending)
@@ -91,8 +87,13 @@ func (m *model) compute(digest uint64, tokens []uint32) {
 		if r, _ := utf8.DecodeRune(next); r == utf8.RuneError && utf8.FullRune(next) {
 			continue
 		}
-		m.raw[c] += forcedBand - neverBand + preference(next)
+		m.raw[c] = forcedBand + chance(digest, uint32(c)) + preference(next)
 	}
+}
+
+// chance is a number in [0, 1) for a token after a digest.
+func chance(digest uint64, token uint32) float64 {
+	return unit(scatter(digest + uint64(token+1)*golden))
 }
 
 // preference steers characters of four bytes to the emoji block, where nearly all are assigned.

@@ -1,5 +1,7 @@
 package core
 
+import "slices"
+
 // noBlock ends the linked lists of the pool. Block 0 is the null block: reserved, never free, never given out.
 const noBlock = -1
 
@@ -72,11 +74,11 @@ func (p *pool) share(id int) {
 
 // release drops one reference to each block of a table, tail blocks first, so that they are evicted first.
 func (p *pool) release(table []int) {
-	for i := len(table) - 1; i >= 0; i-- {
-		b := &p.blocks[table[i]]
+	for _, id := range slices.Backward(table) {
+		b := &p.blocks[id]
 		b.refs--
 		if b.refs == 0 {
-			p.pushFree(table[i])
+			p.pushFree(id)
 		}
 	}
 }

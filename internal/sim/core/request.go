@@ -59,6 +59,7 @@ type Score struct {
 // Token is one generated token.
 type Token struct {
 	Score
+
 	Candidates []Score // as Sampling.Logprobs asks
 }
 

@@ -69,8 +69,9 @@ func TestSampling(t *testing.T) {
 		got, _ := run(func(r *Request) { r.Sampling.Temperature, r.Sampling.Seed = 1.5, seed })
 		return got
 	}
-	if key(hot(1)) != key(hot(1)) || key(hot(1)) == key(hot(2)) || key(hot(1)) == key(base) {
-		t.Errorf("seeds: %v %v, greedy %v", hot(1), hot(2), base)
+	first, again, other := hot(1), hot(1), hot(2)
+	if key(first) != key(again) || key(first) == key(other) || key(first) == key(base) {
+		t.Errorf("seeds: %v %v %v, greedy %v", first, again, other, base)
 	}
 	for name, change := range map[string]func(*Sampling){
 		"top-k 1":      func(p *Sampling) { p.TopK = 1 },

@@ -52,7 +52,7 @@ func (b *budget) spend(n int) {
 // scheduleRunning says whether anything was preempted.
 func (e *Engine) scheduleRunning(b *budget) bool {
 	preempted := false
-	for i := 0; i < len(e.running); i++ {
+	for i := 0; i < len(e.running); i++ { //nolint:intrange // preemption shortens the list
 		s := e.running[i]
 		n := b.grant(len(s.tokens) - s.computed)
 		if n == 0 {

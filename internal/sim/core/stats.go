@@ -2,6 +2,8 @@ package core
 
 // Stats is a picture of an engine at one moment.
 type Stats struct {
+	Counters
+
 	Running     int
 	Waiting     int // all that are queued
 	Deferred    int // of these, those whose KV is being fetched
@@ -10,7 +12,6 @@ type Stats struct {
 	UsedBlocks  int
 	TotalBlocks int // without the null block
 	Dead        bool
-	Counters
 }
 
 // Usage is the share of blocks that are not free, 0 to 1; held ones count.

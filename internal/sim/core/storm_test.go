@@ -12,6 +12,7 @@ import (
 // and every answer that ran to its end must be the one that a fresh engine gives.
 type storm struct {
 	*bench
+
 	t        *rapid.T
 	seq      int
 	live     []string            // ids that may be cancelled, ended ones included
@@ -23,7 +24,8 @@ type storm struct {
 	jump     int // longest jump of the clock, ms: short enough for heartbeats to keep leases, or not
 }
 
-func newStorm(t *rapid.T, tb testing.TB, stale bool) *storm {
+func newStorm(tb testing.TB, t *rapid.T, stale bool) *storm {
+	tb.Helper()
 	b := newBench(tb, func(c *Config) {
 		c.Blocks, c.MaxModelLen, c.MaxSeqs, c.MaxBatchedTokens, c.PrefillTokens = 21, 40, 3, 24, 9
 	})
@@ -194,7 +196,7 @@ func TestStorm(t *testing.T) {
 	for _, stale := range []bool{false, true} {
 		t.Run(fmt.Sprintf("stale=%v", stale), func(t *testing.T) {
 			rapid.Check(t, func(rt *rapid.T) {
-				s := newStorm(rt, t, stale)
+				s := newStorm(t, rt, stale)
 				rt.Repeat(s.actions())
 				s.calm()
 			})
