@@ -5,6 +5,7 @@ package engine
 import (
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -40,12 +41,41 @@ func TestRealEngines(t *testing.T) {
 		name string
 		run  func(t *testing.T, p *harness.Pair)
 	}{
+		{"the text depends on every block", testTextDependsOnEveryBlock},
 		{"greedy text is that of one engine alone", testSameText},
 		{"a client that leaves before the first token", testLeaveBeforeFirstToken},
 		{"a client that leaves during the prefill", testLeaveDuringPrefill},
 		{"a client that leaves in mid-stream", testLeaveMidStream},
 	} {
 		t.Run(step.name, func(t *testing.T) { step.run(t, p) })
+	}
+}
+
+// testTextDependsOnEveryBlock replaces one block of a prompt at a time, for one engine alone. Without this, equal texts
+// would not show that the blocks behind them are equal.
+func testTextDependsOnEveryBlock(t *testing.T, p *harness.Pair) {
+	const blockSize, blocks = 32, 8
+	ids := make([]int, blockSize*blocks)
+	for i := range ids {
+		ids[i] = 'a' + i*7%26
+	}
+	ask := func() string {
+		a := p.PrefillEngine.Ask(t, harness.Request{Model: harness.RealModel, Prompt: ids, MaxTokens: 40})
+		if a.Status != 200 {
+			t.Fatalf("%d %s", a.Status, a.Body)
+		}
+		return a.Text
+	}
+	want := ask()
+	for block := range blocks {
+		own := slices.Clone(ids)
+		for i := block * blockSize; i < (block+1)*blockSize; i++ {
+			ids[i] = '0' + i%10
+		}
+		if got := ask(); got == want {
+			t.Errorf("block %d may be anything: still %q", block, got)
+		}
+		ids = own
 	}
 }
 
