@@ -242,8 +242,8 @@ func setBias(p *core.Sampling, decoding *pb.DecodingParameters) error {
 	return checkIDs(ids, "logit_bias")
 }
 
-// setChoices takes structured output as far as the toy model has it: a choice of strings, and any JSON object, for which it
-// has a few ready. The rest is refused rather than ignored.
+// setChoices takes structured output as far as the toy model has it: a choice of strings; any JSON object, for which it has a
+// few ready; and a JSON schema, for which it has one answer. The rest is refused rather than ignored.
 func setChoices(j *job, decoding *pb.DecodingParameters) error {
 	var texts []string
 	switch out := decoding.GetStructuredOutput().(type) {
@@ -266,7 +266,11 @@ func setChoices(j *job, decoding *pb.DecodingParameters) error {
 			}
 			return invalid("invalid json schema: %v", err)
 		}
-		return unsupported("a JSON schema")
+		text, err := instance(schema)
+		if err != nil {
+			return unsupported("this JSON schema: " + err.Error())
+		}
+		texts = []string{text}
 	case *pb.DecodingParameters_Grammar:
 		if out.Grammar == "" {
 			return invalid("invalid structured outputs params: structured_outputs.grammar cannot be an empty string")
