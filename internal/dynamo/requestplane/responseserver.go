@@ -90,12 +90,12 @@ func (s *ResponseServer) Register(ctx context.Context, id string, codec protocol
 		s.pending[in.subject] = in
 	}
 	s.mu.Unlock()
+	in.mu.Lock() // so that an end of ctx finds unwatch set
+	in.unwatch = context.AfterFunc(ctx, func() { in.finish(context.Cause(ctx), true) })
+	in.mu.Unlock()
 	if closed {
 		in.finish(ErrClosed, false)
 	}
-	in.mu.Lock()
-	in.unwatch = context.AfterFunc(ctx, func() { in.finish(context.Cause(ctx), true) })
-	in.mu.Unlock()
 	return in, ConnectionInfo{
 		Transport: transportTCP, Address: s.cfg.Address, Subject: in.subject, Context: id, StreamType: streamResponse,
 	}

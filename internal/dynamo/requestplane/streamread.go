@@ -65,7 +65,7 @@ func (s *ResponseStream) read() {
 			}
 			continue
 		}
-		if failed != nil { // the reason for what we have read
+		if failed != nil && (event.Kind == EventEOF || event.Kind == EventReset) { // the write is why the reading has ended
 			event = Event{EventReset, fmt.Errorf("write: %w", failed)}
 		}
 		s.on(event)
