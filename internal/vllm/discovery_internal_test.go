@@ -181,6 +181,21 @@ func TestSameIdentity(t *testing.T) {
 	if err := base(nil).SameIdentity(same); err != nil {
 		t.Errorf("sizes, version and instance may change: %v", err)
 	}
+	same.BlockSize = 1
+	err := base(nil).SameServing(same)
+	want := "the engine is not the one that was discovered first: max_model_len was 512 and is 1; KV block size was 32 and is 1"
+	same.BlockSize = 32
+	if KindOfError(err) != Protocol || err.Error() != want {
+		t.Errorf("SameServing: %v", err)
+	}
+	same.ContextLength = 512
+	if err = base(nil).SameServing(same); err != nil {
+		t.Errorf("capacity, version and instance may change: %v", err)
+	}
+	same.ModelID = "/models/big"
+	if err = base(nil).SameServing(same); KindOfError(err) != Protocol || !strings.Contains(err.Error(), "model_id") {
+		t.Errorf("SameServing: %v", err)
+	}
 }
 
 func TestParseVersion(t *testing.T) {

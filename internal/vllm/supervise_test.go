@@ -170,7 +170,7 @@ func TestSuperviseTransitions(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			kinds(t, func(t *testing.T, engine *vllmtest.Engine, client *vllm.Client, watch bool) {
 				s := supervise(t, client)
-				s.none(10*time.Minute + 123*time.Millisecond)
+				s.none(2*time.Minute + 123*time.Millisecond)
 				start := time.Now()
 				test.breaks(engine)
 				change := s.next(test.state, start, test.least, test.most(watch))
@@ -181,7 +181,7 @@ func TestSuperviseTransitions(t *testing.T) {
 				instance := "second"
 				if test.heal != nil {
 					instance = firstInstance
-					s.none(10*time.Minute + 77*time.Millisecond)
+					s.none(3*time.Minute + 77*time.Millisecond)
 					start = time.Now()
 					test.heal(engine)
 				}

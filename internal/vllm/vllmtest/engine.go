@@ -180,15 +180,16 @@ func (e *Engine) SetAllHealth(serving healthpb.HealthCheckResponse_ServingStatus
 	}
 }
 
-// Restart breaks every connection and goes on at once as another process would, which tells that instance id.
+// Restart puts another process in the engine's place, which tells that instance id, and breaks every connection. No dial is
+// refused meanwhile.
 func (e *Engine) Restart(instance string) {
-	e.Down()
 	e.mu.Lock()
-	defer e.mu.Unlock()
 	server, _ := proto.Clone(e.behaviour.Server).(*pb.ServerInfo)
 	server.InstanceId = instance
 	e.behaviour.Server = server
 	e.freshLocked()
+	e.mu.Unlock()
+	e.port.kill()
 }
 
 // Kill breaks every in-memory connection at once, as a process killed does. New dials succeed.
