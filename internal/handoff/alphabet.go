@@ -25,6 +25,8 @@ const (
 	EventPatience
 	// EventAbortRefused: the engine does not know Abort (UNIMPLEMENTED).
 	EventAbortRefused
+	// EventLost: the engine has stopped to answer, though its connections stand.
+	EventLost
 	// EventShutdown: the process stops and the time for answers to run on is over.
 	EventShutdown
 	// EventCut: the process stops now.

@@ -114,6 +114,8 @@ func (m *Machine) Step(ev Event, out []Action) []Action {
 		return m.patience(out)
 	case EventAbortRefused:
 		m.deaf = true
+	case EventLost:
+		return m.lost(out)
 	case EventShutdown:
 		return m.shutdown(out)
 	case EventCut:
@@ -223,18 +225,34 @@ func (m *Machine) message(ev Event, out []Action) []Action {
 		return m.drainMessage(ev, out)
 	}
 	switch {
-	case ev.Bad && m.keeper() && !m.released:
-		// The client hears of it now; the blocks are fetched all the same (M2).
-		out = append(out, Action{Kind: ActTerminal, Terminal: m.after(Failed)})
-		return m.hurry(m.drain(terminalNone, out))
 	case ev.Bad:
-		return m.dropAnd(m.after(Failed), out)
+		return m.fail(out)
 	case ev.Finish != NotFinished:
 		return m.dropAnd(Finished, append(out, Action{Kind: ActEmit}))
 	case ev.Tokens:
 		m.state = Streaming
 	}
 	return append(out, Action{Kind: ActEmit})
+}
+
+// fail: the answer is over, though the stream is not. The client hears of it now; a keeper's blocks are fetched all the same (M2).
+func (m *Machine) fail(out []Action) []Action {
+	if m.keeper() && !m.released {
+		out = append(out, Action{Kind: ActTerminal, Terminal: m.after(Failed)})
+		return m.hurry(m.drain(terminalNone, out))
+	}
+	return m.dropAnd(m.after(Failed), out)
+}
+
+// lost: nothing can be expected of the engine any more, but nobody can be sure. Answers end so that their clients can go
+// elsewhere; what is not submitted yet will see for itself, and drains have their deadline.
+func (m *Machine) lost(out []Action) []Action {
+	switch m.state {
+	case Opening, Open, Streaming:
+		return m.fail(out)
+	case Pending, Draining, Done:
+	}
+	return out
 }
 
 // drainMessage: the end is decided; only what releases blocks counts.
@@ -355,7 +373,7 @@ func (m *Machine) drain(verdict Terminal, out []Action) []Action {
 // of a shutdown (M5), keepers under the policy Release.
 func (m *Machine) hurry(out []Action) []Action {
 	switch {
-	case m.aborted:
+	case m.aborted || !m.headers:
 		return out
 	case m.cfg.Role == Prefill || m.closing:
 		return m.abort(out)

@@ -36,6 +36,7 @@ var events = map[string]handoff.Event{
 	"end":           {Kind: handoff.EventEnd, OK: true},
 	"error":         {Kind: handoff.EventEnd},
 	"timer":         {Kind: handoff.EventTimer},
+	"lost":          {Kind: handoff.EventLost},
 	"shutdown":      {Kind: handoff.EventShutdown},
 	"cut":           {Kind: handoff.EventCut},
 }

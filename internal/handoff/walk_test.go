@@ -44,7 +44,7 @@ func (w *monitor) possible(word string) bool {
 		return w.patienceArmed
 	case handoff.EventAbortRefused:
 		return w.aborted && !w.deaf
-	case handoff.EventCancel, handoff.EventShutdown, handoff.EventCut:
+	case handoff.EventCancel, handoff.EventLost, handoff.EventShutdown, handoff.EventCut:
 		return true
 	}
 	return false
@@ -198,7 +198,7 @@ func (w *monitor) settled() error {
 
 var walked = []string{
 	"dispatch", "refuse", "refuse+good", "cancel", "headers", "prompt", "tokens", "finish", "finish+params", "aborted", "bad", "bad+tokens",
-	"bad+finish", "end", "error", "declined", "timer", "patience", "abort-refused", "shutdown", "cut",
+	"bad+finish", "end", "error", "declined", "timer", "patience", "abort-refused", "lost", "shutdown", "cut",
 }
 
 // TestWalk feeds every possible sequence of events up to the bound to every kind of request.
