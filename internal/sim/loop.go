@@ -22,6 +22,7 @@ type loop struct {
 	calls    chan func()
 	quit     chan struct{} // closed by run when it returns
 	died     chan struct{} // closed by run when the engine has died
+	onDeath  func()        // set once; called by run when the engine has died, before any stream learns of it
 
 	streams map[string]*stream // internal id -> reader; owned by run
 
@@ -29,13 +30,14 @@ type loop struct {
 	stats core.Stats // guarded by mu
 }
 
-func newLoop(engine *core.Engine, stepTime time.Duration) *loop {
+func newLoop(engine *core.Engine, stepTime time.Duration, onDeath func()) *loop {
 	l := &loop{
 		engine:   engine,
 		stepTime: stepTime,
 		calls:    make(chan func()),
 		quit:     make(chan struct{}),
 		died:     make(chan struct{}),
+		onDeath:  onDeath,
 		streams:  make(map[string]*stream),
 	}
 	l.publish()
@@ -106,6 +108,8 @@ func (l *loop) drain() {
 
 // deliver hands results to their readers and renews the published statistics.
 func (l *loop) deliver() {
+	l.publish()
+	l.noticeDeath()
 	for _, out := range l.engine.Take() {
 		st, ok := l.streams[out.ID]
 		if !ok {
@@ -116,14 +120,19 @@ func (l *loop) deliver() {
 		}
 		st.push(out)
 	}
-	if l.engine.Dead() {
-		select {
-		case <-l.died:
-		default:
-			close(l.died)
-		}
+}
+
+// noticeDeath tells of the engine's death, once.
+func (l *loop) noticeDeath() {
+	if !l.engine.Dead() {
+		return
 	}
-	l.publish()
+	select {
+	case <-l.died:
+	default:
+		l.onDeath()
+		close(l.died)
+	}
 }
 
 func (l *loop) publish() {

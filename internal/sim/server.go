@@ -51,14 +51,15 @@ func New(cfg Config) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrConfig, err)
 	}
-	s := &Server{
+	stopping := make(chan struct{})
+	health := newHealth(stopping)
+	return &Server{
 		cfg:        cfg,
 		instanceID: strconv.FormatUint(randomUint64()>>1, 10),
-		loop:       newLoop(engine, cfg.StepTime),
-		stopping:   make(chan struct{}),
-	}
-	s.health = newHealth(s.stopping)
-	return s, nil
+		loop:       newLoop(engine, cfg.StepTime, health.Shutdown),
+		health:     health,
+		stopping:   stopping,
+	}, nil
 }
 
 // EngineID is the name of this engine in hand-offs.
@@ -158,7 +159,7 @@ func (s *Server) runHTTP(ctx context.Context, group *errgroup.Group, l net.Liste
 	})
 }
 
-// watchDeath turns health off when the engine dies and ends the server some time later.
+// watchDeath ends the server some time after its engine has died.
 func (s *Server) watchDeath(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
@@ -166,7 +167,6 @@ func (s *Server) watchDeath(ctx context.Context) error {
 	case <-s.loop.died:
 	}
 	s.cfg.Log.Error("engine core died")
-	s.health.Shutdown()
 	timer := time.NewTimer(s.cfg.DeathLinger)
 	defer timer.Stop()
 	select {
