@@ -28,6 +28,7 @@ func TestSummary(t *testing.T) {
 		{"nothing ran", "", true, true, []string{"\n0 passed, 0 failed\n"}},
 		{"skip tells why", pass + skipOut, false, true, []string{"TestS: a_test.go:3: needs a moon", "\n1 passed, 0 failed, 1 skipped\n"}},
 		{"skip fails in CI", pass + skipOut, true, false, []string{"count as failed", "\n1 passed, 1 failed\n"}},
+		{"a discarded fuzz input is none", strings.ReplaceAll(pass+skipOut, "TestS", "FuzzS/1"), true, true, []string{"\n1 passed, 0 failed\n"}},
 		{"a failed test is counted once", fail + packageFail, true, false, []string{"--- FAILED p TestF", "got 1", "\n0 passed, 1 failed\n"}},
 		{"a package that fails alone counts", packageFail, true, false, []string{"panic: no", "\n0 passed, 1 failed\n"}},
 		{"other lines are passed on", "warning\n" + pass, true, true, []string{"warning\n", "\n1 passed, 0 failed\n"}},
