@@ -208,17 +208,6 @@ func TestWriteSaysWhatFailed(t *testing.T) {
 	}
 }
 
-// TestWriteOut puts the folder where golden.py can read it.
-func TestWriteOut(t *testing.T) {
-	dir := os.Getenv("REMORA_TINYMODEL_OUT")
-	if dir == "" {
-		t.Skip("REMORA_TINYMODEL_OUT is not set")
-	}
-	if err := Write(dir); err != nil {
-		t.Fatal(err)
-	}
-}
-
 func BenchmarkEncode(b *testing.B) {
 	text := strings.Repeat("please tell me a story about the world, and how it was before 2026. ", 480)
 	b.SetBytes(int64(len(text)))

@@ -1,6 +1,6 @@
 """Writes golden.json: what the Hugging Face library makes of the model folder.
 
-    REMORA_TINYMODEL_OUT=DIR go test -run TestWriteOut ./internal/tinymodel
+    remora sim --write-model DIR
     python golden.py DIR > golden.json        # needs transformers and jinja2
 
 Seeded: the same library and folder give the same file.
