@@ -12,9 +12,11 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/status"
 )
 
 const (
@@ -152,7 +154,7 @@ func closeAll(conns []*grpc.ClientConn) error {
 		if conn == nil {
 			continue
 		}
-		if err := conn.Close(); err != nil && !errors.Is(err, grpc.ErrClientConnClosing) {
+		if err := conn.Close(); err != nil && status.Code(err) != codes.Canceled {
 			errs = append(errs, fmt.Errorf("close engine connection: %w", err))
 		}
 	}

@@ -118,16 +118,17 @@ func discovered(model *pb.ModelInfo, server *pb.ServerInfo) (Discovery, error) {
 		return Discovery{}, err
 	}
 	out.Ranks = ranks
-	out.note(note)
+	out.Notes = appendNote(out.Notes, note)
 	out.BlocksPerRank, note = perRank(server.GetTotalKvBlocks(), ranks.Count)
-	out.note(note)
+	out.Notes = appendNote(out.Notes, note)
 	return out, nil
 }
 
-func (d *Discovery) note(text string) {
-	if text != "" {
-		d.Notes = append(d.Notes, text)
+func appendNote(notes []string, text string) []string {
+	if text == "" {
+		return notes
 	}
+	return append(notes, text)
 }
 
 // perRank divides the engine's block count, which is a sum over its local ranks.

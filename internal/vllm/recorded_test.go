@@ -37,6 +37,7 @@ func TestKindsOfRecordedErrors(t *testing.T) {
 			want = Unknown
 		case codes.Unimplemented:
 			want = Unimplemented
+		default:
 		}
 		got := KindOf(Status{RPC: "GenerateStream", Code: c.Code, Message: c.Message})
 		if got != want {

@@ -32,6 +32,7 @@ type recorder struct {
 }
 
 func newRecorder(tb testing.TB, on func(call string)) *recorder {
+	tb.Helper()
 	return &recorder{t: tb, on: on, ended: make(chan struct{})}
 }
 
@@ -56,7 +57,7 @@ func (r *recorder) OnHeaders() { r.call("headers") }
 func (r *recorder) OnMessages(messages []*pb.GenerateResponse) {
 	for _, message := range messages {
 		switch {
-		case message.PromptInfo != nil:
+		case message.GetPromptInfo() != nil:
 			r.call(fmt.Sprintf("prompt %d", message.GetPromptInfo().GetNumPromptTokens()))
 		case message.GetOutputs().GetFinishInfo() != nil:
 			r.call(fmt.Sprintf("finish %v %d", message.GetOutputs().GetFinishInfo().GetFinishReason(), message.GetOutputs().GetTokenIds()))
@@ -506,8 +507,8 @@ func TestRequestThatCannotBeSent(t *testing.T) {
 		name   string
 		change func(r *pb.GenerateRequest)
 	}{
-		{"text that is not UTF-8", func(r *pb.GenerateRequest) { r.SessionId = proto.String("\xff") }},
-		{"over the limit", func(r *pb.GenerateRequest) { r.SessionId = proto.String(strings.Repeat("x", 64<<20)) }},
+		{"text that is not UTF-8", func(r *pb.GenerateRequest) { r.SessionId = new("\xff") }},
+		{"over the limit", func(r *pb.GenerateRequest) { r.SessionId = new(strings.Repeat("x", 64<<20)) }},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {

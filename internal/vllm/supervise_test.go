@@ -36,6 +36,7 @@ type supervisor struct {
 
 type timedChange struct {
 	vllm.Change
+
 	at time.Time
 }
 
@@ -170,7 +171,7 @@ func TestSuperviseTransitions(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			kinds(t, func(t *testing.T, engine *vllmtest.Engine, client *vllm.Client, watch bool) {
 				s := supervise(t, client)
-				s.none(2*time.Minute + 123*time.Millisecond)
+				s.none(20*time.Second + 123*time.Millisecond)
 				start := time.Now()
 				test.breaks(engine)
 				change := s.next(test.state, start, test.least, test.most(watch))
@@ -181,7 +182,7 @@ func TestSuperviseTransitions(t *testing.T) {
 				instance := "second"
 				if test.heal != nil {
 					instance = firstInstance
-					s.none(3*time.Minute + 77*time.Millisecond)
+					s.none(100*time.Second + 77*time.Millisecond)
 					start = time.Now()
 					test.heal(engine)
 				}
@@ -337,12 +338,12 @@ func TestSuperviseFlapping(t *testing.T) {
 	tests := []struct {
 		name      string
 		good, bad time.Duration
-		most      int // changes in ten minutes; two more without Watch, which sees less
+		most      int // changes in five minutes; two more without Watch, which sees less
 	}{
-		{"faster than a check", 50 * time.Millisecond, 50 * time.Millisecond, 1},
+		{"faster than a check", 70 * time.Millisecond, 70 * time.Millisecond, 1},
 		{"not long enough to be back", 900 * time.Millisecond, 100 * time.Millisecond, 1},
-		// Back after 1, 2, 4 ... s.
-		{"two seconds", 2 * time.Second, time.Second, 3},
+		// Back after 1 s, perhaps after 2 s, not after 4 s.
+		{"two seconds", 2 * time.Second, time.Second, 5},
 		{"ten seconds", 10 * time.Second, time.Second, 9},
 		{"half a minute", 30 * time.Second, time.Second, 11},
 	}
@@ -351,7 +352,7 @@ func TestSuperviseFlapping(t *testing.T) {
 			kinds(t, func(t *testing.T, engine *vllmtest.Engine, client *vllm.Client, watch bool) {
 				s := supervise(t, client)
 				s.none(time.Minute)
-				for start := time.Now(); time.Since(start) < 10*time.Minute; {
+				for start := time.Now(); time.Since(start) < 5*time.Minute; {
 					engine.SetAllHealth(notServing)
 					<-time.After(test.bad)
 					engine.SetAllHealth(serving)
@@ -390,15 +391,15 @@ func TestSuperviseFlapping(t *testing.T) {
 func TestSuperviseCost(t *testing.T) {
 	kinds(t, func(t *testing.T, engine *vllmtest.Engine, client *vllm.Client, watch bool) {
 		s := supervise(t, client)
-		s.none(10*time.Minute + 100*time.Millisecond)
+		s.none(5*time.Minute + 100*time.Millisecond)
 		checked := engine.Count(vllmtest.Checked, vllm.InferenceService)
 		watched := engine.Count(vllmtest.Watched, vllm.InferenceService)
 		asked := engine.Count(vllmtest.Discovered, "")
 		t.Logf("%d checks, %d watches, %d questions", checked, watched, asked)
-		if checked < 1200 || checked > 1300 || checked != engine.Count(vllmtest.Checked, "") {
+		if checked < 600 || checked > 700 || checked != engine.Count(vllmtest.Checked, "") {
 			t.Errorf("%d checks", checked)
 		}
-		if watch && (watched != 1 || asked != 1) || !watch && (watched < 10 || watched > 30 || asked != checked) {
+		if watch && (watched != 1 || asked != 1) || !watch && (watched < 10 || watched > 20 || asked != checked) {
 			t.Errorf("%d watches, %d questions", watched, asked)
 		}
 	})
@@ -430,7 +431,7 @@ func TestSuperviseEndsAtAnyMoment(t *testing.T) {
 				if took := time.Since(start); took != moment || err != nil {
 					t.Errorf("ended after %v, want %v: %v", took, moment, err)
 				}
-				if !strings.HasPrefix("gone, serving, gone, serving", got) {
+				if all := "gone, serving, gone, serving"; !strings.HasPrefix(all, got) {
 					t.Errorf("changes %q", got)
 				}
 				<-time.After(time.Minute)

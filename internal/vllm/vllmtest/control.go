@@ -70,6 +70,7 @@ func (c *Call) abortLocked() {
 // recordingHealth is grpc-go's health service with its calls in the log.
 type recordingHealth struct {
 	*health.Server
+
 	engine *Engine
 }
 

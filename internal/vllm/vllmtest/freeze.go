@@ -47,6 +47,7 @@ func (i *ice) wait(closed <-chan struct{}) {
 // icyListener makes connections whose server side does nothing while the engine is frozen.
 type icyListener struct {
 	net.Listener
+
 	ice *ice
 }
 
@@ -61,6 +62,7 @@ func (l icyListener) Accept() (net.Conn, error) {
 
 type icyConn struct {
 	net.Conn
+
 	ice    *ice
 	once   sync.Once
 	closed chan struct{} // closed by Close

@@ -64,6 +64,7 @@ func (p *port) counts() (open, accepted int) {
 
 type trackedConn struct {
 	net.Conn
+
 	port *port
 }
 

@@ -64,7 +64,7 @@ func (c *Call) send(message *pb.GenerateResponse) error {
 	if err := c.stream.Send(message); err != nil {
 		return err
 	}
-	c.sentPrompt = c.sentPrompt || message.PromptInfo != nil
+	c.sentPrompt = c.sentPrompt || message.GetPromptInfo() != nil
 	c.sentTokens += message.GetOutputs().GetNumTokens()
 	c.engine.record(Event{Kind: Sent, ID: c.ID(), Message: message})
 	return nil
