@@ -41,8 +41,10 @@ type request struct {
 	dialed  chan struct{} // closed when the dial-back has succeeded or failed
 	leaving chan struct{} // closed when a drain begins: what waits for a place goes without
 
-	writing sync.Mutex // held around a write to client; taken before mu
-	spare   []byte     // guarded by writing
+	// writing holds a token while somebody writes to client; taken before mu. It is no mutex because a test's clock stands still
+	// while one is waited for.
+	writing chan struct{}
+	spare   []byte // guarded by writing
 
 	mu         sync.Mutex
 	machine    handoff.Machine              // guarded by mu
@@ -223,8 +225,8 @@ func (r *request) cancelledOutput() *protocol.EngineOutput {
 
 // flush writes what is pending. Never called with mu held, nor on the response stream's reader.
 func (r *request) flush() {
-	r.writing.Lock()
-	defer r.writing.Unlock()
+	r.writing <- struct{}{}
+	defer func() { <-r.writing }()
 	r.mu.Lock()
 	to, frames, last := r.client, r.pending, r.over
 	if to == nil || r.gone || len(frames) == 0 {

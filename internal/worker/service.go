@@ -63,6 +63,7 @@ func (s *service) Serve(_ context.Context, in *requestplane.Request) {
 		svc: s, id: in.Control.ID, codec: in.Control.Codec, started: in.ReceivedAt, sent: in.Headers.FrontendSendNS,
 		log:     s.log.With("request_id", in.Control.ID),
 		decided: make(chan struct{}), ended: make(chan struct{}), dialed: make(chan struct{}), leaving: make(chan struct{}),
+		writing: make(chan struct{}, 1),
 	}
 	refusal := r.prepare(in)
 	s.add(r)
