@@ -15,9 +15,10 @@ type gate struct {
 	metrics *status.Metrics // set once
 
 	mu       sync.Mutex
-	limit    int  // running + waiting; set once
-	admitted int  // guarded by mu
-	draining bool // guarded by mu
+	limit    int    // running + waiting; set once
+	admitted int    // guarded by mu
+	draining bool   // guarded by mu
+	paused   string // guarded by mu; why nothing is taken for now, empty: it is
 }
 
 func newGate(running, waiting int, metrics *status.Metrics) *gate {
@@ -32,6 +33,8 @@ func (g *gate) admit() error {
 	switch {
 	case g.draining:
 		return requestplane.Unavailable("draining")
+	case g.paused != "":
+		return requestplane.Unavailable(g.paused)
 	case g.admitted >= g.limit:
 		g.metrics.RequestRejected(true)
 		return requestplane.Overloaded()
@@ -59,6 +62,15 @@ func (g *gate) close() {
 	defer g.mu.Unlock()
 	g.draining = true
 }
+
+// pause refuses everything until resume.
+func (g *gate) pause(why string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.paused = why
+}
+
+func (g *gate) resume() { g.pause("") }
 
 // enter waits for a place; true: exit must give it back. A request whose end is decided, because its client left or the worker
 // shuts down, does not wait any longer: the machine then knows whether it still has to reach the engine, and a hand-off that

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"strconv"
+	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -113,17 +114,29 @@ func (w *worker) run(stop, cut context.Context) (err error) {
 	}
 	plane.Handle(w.cfg.Address.Path(w.id), w.service)
 
-	if err := w.register(stop, card, hostPort); err != nil {
+	record, err := w.register(stop, card, hostPort)
+	if err != nil {
 		return err
 	}
 	w.ready(card, hostPort)
 	defer w.setReady(false)
 
+	supervised, endSupervision := context.WithCancel(failed)
+	defer endSupervision()
+	var supervising sync.WaitGroup
+	var lost error
+	supervising.Go(func() {
+		lost = w.supervise(supervised, engine, found, record)
+		endSupervision()
+	})
 	select {
 	case <-stop.Done():
 	case <-failed.Done(): // the listener or the status server broke: group.Wait says why
+	case <-supervised.Done(): // another engine has taken the place of ours
 	}
-	return w.shutdown(cut)
+	endSupervision()
+	supervising.Wait() // it must not publish any more
+	return errors.Join(lost, w.shutdown(cut))
 }
 
 // serveSystem starts the status server where there is one.
@@ -356,30 +369,31 @@ func (w *worker) setReady(ready bool) {
 	}
 }
 
-// register publishes the model card, then the instance: a request can only come when everything is there.
-func (w *worker) register(stop context.Context, card modelcard.Card, hostPort string) error {
+// register publishes the model card, then the instance: a request can only come when everything is there. It returns the
+// instance record, for a worker that leaves routing for a while.
+func (w *worker) register(stop context.Context, card modelcard.Card, hostPort string) (record []byte, err error) {
 	a := w.cfg.Address
 	model, err := discovery.Model{
 		Namespace: a.Namespace, Component: a.Component, Endpoint: a.Endpoint, InstanceID: w.id, Card: card.JSON(),
 	}.Encode()
 	if err != nil {
-		return fmt.Errorf("model record: %w", err)
+		return nil, fmt.Errorf("model record: %w", err)
 	}
-	instance, err := discovery.Instance{
+	record, err = discovery.Instance{
 		Namespace: a.Namespace, Component: a.Component, Endpoint: a.Endpoint, InstanceID: w.id,
 		Transport:  discovery.Transport{TCP: a.TCP(hostPort, w.id)},
 		DeviceType: w.cfg.DeviceType, RequestPlaneCodec: w.cfg.Codec.String(),
 	}.Encode()
 	if err != nil {
-		return fmt.Errorf("instance record: %w", err)
+		return nil, fmt.Errorf("instance record: %w", err)
 	}
 	if err := w.cfg.Store.Create(stop, discovery.ModelCards, a.Key(w.id), model); err != nil {
-		return stoppedOr(stop, fmt.Errorf("publish the model card: %w", err))
+		return nil, stoppedOr(stop, fmt.Errorf("publish the model card: %w", err))
 	}
-	if err := w.cfg.Store.Create(stop, discovery.Instances, a.Key(w.id), instance); err != nil {
-		return stoppedOr(stop, fmt.Errorf("publish the instance: %w", err))
+	if err := w.publish(stop, record); err != nil {
+		return nil, stoppedOr(stop, err)
 	}
-	return nil
+	return record, nil
 }
 
 func (w *worker) closeStore() error {

@@ -1,0 +1,145 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"remora/internal/dynamo/discovery"
+	"remora/internal/dynamo/protocol"
+	"remora/internal/handoff"
+	"remora/internal/vllm"
+)
+
+// supervise keeps the worker's place in discovery in step with its engine until ctx ends: out of routing while the engine does
+// not serve or is gone, back when it is the same engine again. It fails when another one has taken its place: that one needs
+// another card, and so another worker.
+func (w *worker) supervise(ctx context.Context, engine *vllm.Client, found vllm.Discovery, record []byte) error {
+	var news changes
+	news.init()
+	var watching sync.WaitGroup
+	defer watching.Wait()
+	watching.Go(func() {
+		// Its errors are mistakes of a caller, and a client that is closed under it; both end the service.
+		if err := engine.Supervise(ctx, found.InstanceID, news.add); err != nil {
+			w.log.Error("the engine is not supervised any more", "error", err)
+		}
+	})
+	for {
+		change, ok := news.next(ctx)
+		if !ok {
+			return nil
+		}
+		if change.State == vllm.EngineServing {
+			if err := w.engineBack(ctx, engine, found, record, change); err != nil {
+				return err
+			}
+			continue
+		}
+		w.engineAway(change)
+	}
+}
+
+// engineAway takes the worker out of routing. Requests that still come are refused, for routers lag; answers of an engine that
+// is gone end, so that their clients can go elsewhere. One that says NOT_SERVING may still finish them, or ends them itself.
+func (w *worker) engineAway(change vllm.Change) {
+	w.log.Error("engine away; out of routing", "state", change.State.String(), "reason", change.Reason)
+	w.setReady(false)
+	w.metrics.SetEngineUp(false)
+	w.service.gate.pause("engine " + change.State.String())
+	w.unregister()
+	if change.State == vllm.EngineGone {
+		w.service.lost(&protocol.Error{
+			Kind: protocol.ErrorBackendEngineShutdown, Message: "engine gone: " + change.Reason, Public: "The engine has failed",
+		})
+	}
+}
+
+// engineBack looks at the engine as the start did, and goes back into routing.
+func (w *worker) engineBack(ctx context.Context, engine *vllm.Client, found vllm.Discovery, record []byte, change vllm.Change) error {
+	look, end := context.WithTimeout(ctx, w.cfg.StartupDeadline)
+	defer end()
+	_, err := engine.Rediscover(look, found)
+	switch {
+	case ctx.Err() != nil:
+		return nil
+	case vllm.KindOfError(err) == vllm.Protocol:
+		return fmt.Errorf("the engine at %s is back as another one, so this worker must be started again: %w", engine.Endpoint(), err)
+	case err != nil:
+		w.log.Warn("the engine is back but does not answer as it should; waiting for its next change", "error", err)
+		return nil
+	}
+	if err := w.publish(ctx, record); err != nil {
+		if ctx.Err() != nil {
+			return nil
+		}
+		return err
+	}
+	w.service.gate.resume()
+	w.metrics.SetEngineUp(true)
+	w.setReady(true)
+	w.log.Info("engine back; in routing again", "instance", change.Instance, "reason", change.Reason)
+	return nil
+}
+
+// lost tells every live request that nothing can be expected of the engine.
+func (s *service) lost(why *protocol.Error) {
+	s.mu.Lock()
+	all := make([]*request, 0, len(s.live))
+	for _, r := range s.live {
+		all = append(all, r)
+	}
+	s.mu.Unlock()
+	for _, r := range all {
+		r.step(handoff.Event{Kind: handoff.EventLost}, occasion{err: why}) // what that brings is flushed by Serve
+	}
+}
+
+// changes hands transitions from the supervision, which must not be kept, to whoever acts on them. None is lost: "gone" and
+// "serving" in quick succession are a restart. The supervision spaces them, so they can't pile up.
+type changes struct {
+	mu    sync.Mutex
+	queue []vllm.Change // guarded by mu
+	wake  chan struct{} // room for one
+}
+
+func (c *changes) init() { c.wake = make(chan struct{}, 1) }
+
+func (c *changes) add(change vllm.Change) {
+	c.mu.Lock()
+	c.queue = append(c.queue, change)
+	c.mu.Unlock()
+	select {
+	case c.wake <- struct{}{}:
+	default:
+	}
+}
+
+// next waits for a change; false when ctx has ended.
+func (c *changes) next(ctx context.Context) (vllm.Change, bool) {
+	for {
+		c.mu.Lock()
+		if len(c.queue) > 0 {
+			first := c.queue[0]
+			c.queue = c.queue[1:]
+			c.mu.Unlock()
+			return first, ctx.Err() == nil
+		}
+		c.mu.Unlock()
+		select {
+		case <-c.wake:
+		case <-ctx.Done():
+			return vllm.Change{}, false
+		}
+	}
+}
+
+// publish puts the worker into routing.
+func (w *worker) publish(ctx context.Context, record []byte) error {
+	err := w.cfg.Store.Create(ctx, discovery.Instances, w.cfg.Address.Key(w.id), record)
+	if err != nil && !errors.Is(err, discovery.ErrExists) { // it is there still: the removal had failed
+		return fmt.Errorf("publish the instance: %w", err)
+	}
+	return nil
+}
