@@ -62,6 +62,7 @@ type Machine struct {
 	// cancelled: the client is gone. Set once.
 	cancelled bool
 	submitted bool // the engine has the request, or will. Set once.
+	short     bool // it was submitted for the release alone: its finish is no answer. Set once.
 	headers   bool // response headers were seen. Set once.
 	released  bool // a release message was seen. Set once.
 	aborted   bool // Abort was emitted. Set once.
@@ -131,6 +132,7 @@ func (m *Machine) dispatch(out []Action) []Action {
 	}
 	m.submitted = true
 	if m.state == Draining { // a keeper whose end was decided first: it must still fetch its blocks (M1)
+		m.short = true
 		return append(out, Action{Kind: ActSubmit, Short: true})
 	}
 	m.state = Opening
@@ -259,7 +261,7 @@ func (m *Machine) lost(out []Action) []Action {
 func (m *Machine) drainMessage(ev Event, out []Action) []Action {
 	switch {
 	case ev.Finish != NotFinished:
-		if m.verdict == Shutdown && ev.Finish == FinishedWhole && !ev.Bad {
+		if m.verdict == Shutdown && ev.Finish == FinishedWhole && !ev.Bad && !m.short {
 			// Nobody left and the answer came whole within the last second: deliver it.
 			return m.settle(Finished, DrainFinished, append(out, Action{Kind: ActEmit}))
 		}

@@ -128,6 +128,8 @@ func (w *monitor) check(ev handoff.Event, a handoff.Action, earlier []handoff.Ac
 			return fmt.Errorf("terminal %v after a cancel", a.Terminal)
 		case !w.cancelled && a.Terminal == handoff.Cancelled:
 			return fmt.Errorf("cancelled terminal without a cancel")
+		case w.short && a.Terminal == handoff.Finished:
+			return fmt.Errorf("the token of a short request is told as the whole answer")
 		case a.Terminal == handoff.Finished && (len(earlier) == 0 || !slices.ContainsFunc(earlier, func(e handoff.Action) bool { return e.Kind == handoff.ActEmit })):
 			return fmt.Errorf("finished without emitting the finish")
 		}
