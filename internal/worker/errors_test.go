@@ -141,7 +141,7 @@ func TestEngineFails(t *testing.T) {
 func (r *rig) failsPlainly(f failure, headers bool) {
 	want := "error(" + f.kind + ") final"
 	var steps []vllmtest.Step
-	switch role := r.svc.translate.Role; {
+	switch role := r.role; {
 	case headers && role == protocol.Prefill:
 		steps = []vllmtest.Step{vllmtest.Headers(), vllmtest.Prompt(4)}
 	case headers:
@@ -181,7 +181,7 @@ func (r *rig) failsAfter(way string, f failure, headers bool) {
 	if n := r.count("dynamo_component_cancellation_total"); n != 1 {
 		r.t.Errorf("%v cancels counted, want 1", n)
 	}
-	if r.svc.translate.Role != protocol.Decode {
+	if r.role != protocol.Decode {
 		return
 	}
 	outcome := "ended"

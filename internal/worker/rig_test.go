@@ -32,6 +32,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // synctest bubble, so that time is virtual.
 type rig struct {
 	t        *testing.T
+	role     protocol.Role
 	engine   *vllmtest.Engine
 	svc      *service
 	frontend *requestplane.ResponseServer
@@ -44,7 +45,7 @@ type rig struct {
 func bubble(t *testing.T, role protocol.Role, test func(r *rig)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		r := &rig{t: t, engine: vllmtest.New(t), taps: &taps{Listener: bufconn.Listen(64 << 10)}}
+		r := &rig{t: t, role: role, engine: vllmtest.New(t), taps: &taps{Listener: bufconn.Listen(64 << 10)}}
 		endpoint, err := vllm.ParseEndpoint("127.0.0.1:1")
 		if err != nil {
 			t.Fatal(err)
@@ -107,7 +108,7 @@ func (r *rig) body() *protocol.PreprocessedRequest {
 	b := &protocol.PreprocessedRequest{
 		Model: "tiny", TokenIDs: []uint32{1, 2, 3, 4}, StopConditions: protocol.StopConditions{MaxTokens: &maxTokens},
 	}
-	if r.svc.translate.Role == protocol.Decode {
+	if r.role == protocol.Decode {
 		b.PrefillResult = &protocol.PrefillResult{DisaggregatedParams: r.handoffParams()}
 	}
 	return b

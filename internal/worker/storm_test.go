@@ -139,10 +139,10 @@ func (r *rig) calm(all []*stormy) {
 	lost := r.count("remora_drains_total", `"never_submitted"`)
 	for _, s := range all {
 		life := lives[s.id]
-		if r.svc.translate.Role == protocol.Decode && len(life) == 0 {
+		if r.role == protocol.Decode && len(life) == 0 {
 			lost--
 		}
-		if err := s.lawful(life, r.svc.translate.Role); err != nil {
+		if err := s.lawful(life, r.role); err != nil {
 			r.t.Errorf("%s: %v; left after %v; engine saw %s; read %q", s.id, err, s.left, r.engine.Of(s.id), s.answer)
 		}
 	}
