@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"strings"
 
 	"remora/cmd/remora/internal/flags"
 	"remora/cmd/remora/internal/logging"
@@ -77,7 +78,37 @@ func simTable(c *simConfig, log *logSettings) *flags.Set {
 				{Name: "lease", Default: "30s", Value: duration(&e.Lease), Help: "How long a finished prefill's blocks are held for a decode engine."},
 				{Name: "seed", Default: "0", Value: flags.Number(&e.Seed, 0, math.MaxUint64), Help: "Stands for the weights: engines of a pair need the same."},
 			}},
+			{Title: "Faults", Flags: []flags.Flag{
+				{Name: "faults", Value: faults(&e.Faults), Help: "What the engine does wrong from the start, as older or broken ones do: names separated by commas. They are " + faultNames() +
+					". POST /sim/fault?name=NAME&on=true on the HTTP port turns one on or off later; GET /sim/fault lists them."},
+				{Name: "read-delay", Default: "2s", Value: duration(&e.ReadDelay), Help: "How long the fault read-slow makes a transfer wait."},
+				{Name: "engine-version", Default: "0.32.0", Value: flags.Text(&e.EngineVersion), Help: "The release that the engine says it is. It changes nothing else."},
+			}},
 			{Title: "Logging", Variables: log.variables()},
 		},
 	}
+}
+
+// faults takes names of faults, separated by commas.
+func faults(dst *[]sim.Fault) flags.Value {
+	return flags.Func(func(text string) error {
+		var all []sim.Fault
+		for name := range strings.SplitSeq(text, ",") {
+			f, err := sim.ParseFault(strings.TrimSpace(name))
+			if err != nil {
+				return err //nolint:wrapcheck // it says what there is
+			}
+			all = append(all, f)
+		}
+		*dst = all
+		return nil
+	})
+}
+
+func faultNames() string {
+	names := make([]string, 0, len(sim.Faults()))
+	for _, f := range sim.Faults() {
+		names = append(names, string(f))
+	}
+	return strings.Join(names, ", ")
 }

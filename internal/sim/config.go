@@ -57,8 +57,10 @@ type Config struct {
 	SideChannelHost string
 	// SideChannelPort is what hand-offs name as remote_port. Default: the port of the side channel's listener.
 	SideChannelPort int
-	// HeadFirstExpiry models a defect of real engines: ended leases behind one that still runs are not seen.
-	HeadFirstExpiry bool
+	// Faults are those that are on from the start. Server.SetFault turns them on and off later.
+	Faults []Fault
+	// ReadDelay is how long ReadSlow makes a transfer wait. Default 2 s.
+	ReadDelay time.Duration
 
 	// Dial connects to another engine's side channel. Default: TCP.
 	Dial func(ctx context.Context, addr string) (net.Conn, error)
@@ -81,9 +83,14 @@ func (c Config) withDefaults() (Config, error) {
 			return c, fmt.Errorf("%w: sizes must not be negative", ErrConfig)
 		}
 	}
-	for _, d := range []time.Duration{c.StepTime, c.Lease, c.HandshakeTimeout, c.DeathLinger} {
+	for _, d := range []time.Duration{c.StepTime, c.Lease, c.HandshakeTimeout, c.DeathLinger, c.ReadDelay} {
 		if d < 0 {
 			return c, fmt.Errorf("%w: times must not be negative", ErrConfig)
+		}
+	}
+	for _, f := range c.Faults {
+		if _, err := ParseFault(string(f)); err != nil {
+			return c, fmt.Errorf("%w: %w", ErrConfig, err)
 		}
 	}
 	setDefault(&c.ServedName, c.Model)
@@ -100,6 +107,7 @@ func (c Config) withDefaults() (Config, error) {
 	setDefault(&c.Lease, 30*time.Second)
 	setDefault(&c.HandshakeTimeout, 5*time.Second)
 	setDefault(&c.DeathLinger, 30*time.Second)
+	setDefault(&c.ReadDelay, 2*time.Second)
 	setDefault(&c.EngineVersion, "0.32.0")
 	setDefault(&c.EngineID, newUUID())
 	if c.Log == nil {
@@ -132,7 +140,6 @@ func (c Config) core() core.Config {
 		EngineID:         c.EngineID,
 		Seed:             c.Seed,
 		Vocab:            vocab(),
-		HeadFirstExpiry:  c.HeadFirstExpiry,
 	}
 }
 

@@ -10,7 +10,7 @@ import (
 )
 
 // control is the service vllm.Control. What a real engine refuses when it was started without LoRA, weight transfer and sleep
-// mode is refused with its code; pausing is not there.
+// mode is refused with its code. Pausing is in pause.go.
 type control struct {
 	pb.UnimplementedControlServer
 
@@ -56,6 +56,9 @@ func (c *control) GetModelInfo(context.Context, *pb.GetModelInfoRequest) (*pb.Mo
 
 // Abort ends every live request that bears one of the ids. It never fails.
 func (c *control) Abort(ctx context.Context, req *pb.AbortRequest) (*pb.AbortResponse, error) {
+	if c.s.faults.on(NoAbort) {
+		return nil, status.Error(codes.Unimplemented, "")
+	}
 	ids := make(map[string]bool, len(req.GetRequestIds()))
 	for _, id := range req.GetRequestIds() {
 		if id != "" {

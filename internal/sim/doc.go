@@ -9,6 +9,12 @@
 // accept loop for each listener; one goroutine for each connection of the side channel; one for each transfer or notification
 // under way to another engine. gRPC and HTTP handlers run on their libraries' goroutines, which Run waits for too.
 //
+// # What it copies and what it spoils
+//
+// Rules names everything that a real engine was seen to do and says where that is written down; each rule has a test that
+// cites it. Fault names what older or broken engines do; each can be turned on from the start (Config.Faults) or while the
+// engine runs (Server.SetFault, or POST /sim/fault?name=read-stall&on=true on the HTTP port). No real engine has that page.
+//
 // # Cancel
 //
 // A stream whose client goes away is noticed at once, in every state, and its request is aborted between two steps. When Run's

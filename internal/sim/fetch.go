@@ -20,10 +20,11 @@ const idlePerPeer = 4
 // fetcher speaks to the engines that this one reads from. An engine is found by its id once it is known; host and port of a
 // hand-off matter for the first contact only.
 type fetcher struct {
-	cfg  Config
-	loop *loop
-	ctx  context.Context // ends with the server; closes every connection in use
-	jobs sync.WaitGroup
+	cfg    Config
+	loop   *loop
+	faults *faultSet
+	ctx    context.Context // ends with the server; closes every connection in use
+	jobs   sync.WaitGroup
 
 	mu    sync.Mutex
 	peers map[string]*peer // guarded by mu; by engine id
@@ -34,8 +35,8 @@ type peer struct {
 	idle []net.Conn // guarded by the fetcher's mu
 }
 
-func newFetcher(ctx context.Context, cfg Config, l *loop) *fetcher {
-	return &fetcher{cfg: cfg, loop: l, ctx: ctx, peers: make(map[string]*peer)}
+func newFetcher(ctx context.Context, cfg Config, l *loop, faults *faultSet) *fetcher {
+	return &fetcher{cfg: cfg, loop: l, faults: faults, ctx: ctx, peers: make(map[string]*peer)}
 }
 
 // carryOut starts what a step asks for. It does not block.
@@ -47,6 +48,9 @@ func (f *fetcher) carryOut(plan core.Plan) {
 		f.jobs.Go(func() { f.tell(done.Source, kindDone, doneNote{RequestID: done.Source.RequestID}) })
 	}
 	for _, beat := range plan.Beats {
+		if f.faults.on(BeatLost) {
+			continue
+		}
 		f.jobs.Go(func() { f.tell(beat.Source, kindBeat, beatNote{RequestIDs: beat.RequestIDs}) })
 	}
 }
@@ -76,6 +80,9 @@ func (f *fetcher) read(r core.Read) {
 }
 
 func (f *fetcher) transfer(r core.Read) ([][]uint64, error) {
+	if err := f.faults.beforeRead(f.ctx, f.cfg.ReadDelay); err != nil {
+		return nil, err
+	}
 	var blocks [][]uint64
 	err := f.with(r.Source, func(conn net.Conn) error {
 		if err := writeJSON(conn, kindRead, readRequest{RequestID: r.Source.RequestID, Blocks: r.Blocks}); err != nil {

@@ -19,10 +19,19 @@ type healthServer struct {
 
 func newHealth(stopping <-chan struct{}) *healthServer {
 	h := &healthServer{Server: health.NewServer(), stopping: stopping}
-	for _, name := range healthNames() {
-		h.SetServingStatus(name, healthpb.HealthCheckResponse_SERVING)
-	}
+	h.serve(true)
 	return h
+}
+
+// serve sets all names. After the library's Shutdown it has no effect.
+func (h *healthServer) serve(ok bool) {
+	now := healthpb.HealthCheckResponse_NOT_SERVING
+	if ok {
+		now = healthpb.HealthCheckResponse_SERVING
+	}
+	for _, name := range healthNames() {
+		h.SetServingStatus(name, now)
+	}
 }
 
 func healthNames() []string { return []string{"", "vllm.Inference", "vllm.Control"} }

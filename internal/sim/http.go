@@ -1,8 +1,10 @@
 package sim
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
+	"strconv"
 	"strings"
 	"time"
 
@@ -13,7 +15,7 @@ import (
 func (s *Server) httpHandler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /health", func(w http.ResponseWriter, _ *http.Request) {
-		if s.loop.snapshot().Dead {
+		if s.loop.snapshot().Dead || s.faults.on(NotServing) {
 			w.WriteHeader(http.StatusServiceUnavailable)
 		}
 	})
@@ -25,7 +27,32 @@ func (s *Server) httpHandler() http.Handler {
 		w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
 		fmt.Fprint(w, s.metrics())
 	})
+	mux.HandleFunc("GET /sim/fault", s.listFaults)
+	mux.HandleFunc("POST /sim/fault", s.switchFault)
 	return mux
+}
+
+// listFaults writes one line for each fault: its name, and on or off. No real engine has this page.
+func (s *Server) listFaults(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	for _, f := range Faults() {
+		fmt.Fprintf(w, "%s %s\n", f, map[bool]string{false: "off", true: "on"}[s.faults.on(f)])
+	}
+}
+
+// switchFault is POST /sim/fault?name=read-stall&on=true. What cannot be is a 400 with the reason.
+func (s *Server) switchFault(w http.ResponseWriter, r *http.Request) {
+	on, err := strconv.ParseBool(r.FormValue("on"))
+	if err != nil {
+		http.Error(w, "on must be true or false", http.StatusBadRequest)
+		return
+	}
+	switch err := s.SetFault(r.Context(), Fault(r.FormValue("name")), on); {
+	case errors.Is(err, ErrFault):
+		http.Error(w, err.Error(), http.StatusBadRequest)
+	case err != nil:
+		http.Error(w, err.Error(), http.StatusServiceUnavailable)
+	}
 }
 
 func (s *Server) httpServer() *http.Server {

@@ -91,6 +91,9 @@ func (i *inference) pump(ctx context.Context, j *job, st *stream, send func(*pb.
 		}
 		outs = st.take(outs)
 		for _, out := range outs {
+			if out.Reason == core.Failed && i.s.faults.on(AbortedErrors) {
+				out.Reason = core.Aborted
+			}
 			msgs, finished, cut, err := j.answer.add(out, i.s.address)
 			if err != nil {
 				return err
@@ -111,8 +114,16 @@ func (i *inference) pump(ctx context.Context, j *job, st *stream, send func(*pb.
 	}
 }
 
-// drop aborts a request whose client has gone.
+// drop aborts a request whose client has gone. With a fault the request outlives it, for a while or to its end.
 func (i *inference) drop(st *stream) {
+	switch {
+	case i.s.faults.on(DropIgnored):
+		i.s.loop.abandon(st, false)
+		return
+	case i.s.faults.on(LateDrop):
+		i.s.loop.abandon(st, true)
+		return
+	}
 	i.s.cfg.Log.Info("auto-aborting request due to dropped stream", "request_id", st.id)
 	i.s.loop.leave(st, core.Aborted)
 }

@@ -118,6 +118,12 @@ func (l *loop) deliver() {
 		if out.Reason != core.Running {
 			delete(l.streams, out.ID)
 		}
+		if st.gone {
+			if out.Reason == core.Running {
+				l.engine.Cancel(out.ID, core.Aborted)
+			}
+			continue
+		}
 		st.push(out)
 	}
 }
@@ -186,6 +192,17 @@ func (l *loop) leave(st *stream, reason core.Reason) {
 	})
 }
 
+// abandon lets a request go on whose reader has gone: to its next output, if that is noticed, or to its end.
+func (l *loop) abandon(st *stream, noticed bool) {
+	_ = l.call(context.Background(), func() { // as in leave
+		if noticed {
+			st.gone = true
+		} else {
+			delete(l.streams, st.id)
+		}
+	})
+}
+
 // abort ends every live request that bears one of the external ids.
 func (l *loop) abort(ctx context.Context, ids map[string]bool) error {
 	return l.call(ctx, func() {
@@ -203,6 +220,7 @@ type stream struct {
 	external string
 	id       string
 	ready    chan struct{} // has a token when outs may have something
+	gone     bool          // nobody reads; owned by the loop
 
 	mu   sync.Mutex
 	outs []core.Output // guarded by mu

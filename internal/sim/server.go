@@ -29,6 +29,7 @@ type Server struct {
 	instanceID string // set once
 	loop       *loop
 	health     *healthServer
+	faults     *faultSet
 	stopping   chan struct{} // closed by Run when its context ends
 	used       atomic.Bool
 	address    address  // set once by Run, before anything is served
@@ -53,13 +54,18 @@ func New(cfg Config) (*Server, error) {
 	}
 	stopping := make(chan struct{})
 	health := newHealth(stopping)
-	return &Server{
+	s := &Server{
 		cfg:        cfg,
 		instanceID: strconv.FormatUint(randomUint64()>>1, 10),
 		loop:       newLoop(engine, cfg.StepTime, health.Shutdown),
 		health:     health,
+		faults:     newFaultSet(),
 		stopping:   stopping,
-	}, nil
+	}
+	for _, f := range cfg.Faults {
+		s.apply(f, true)
+	}
+	return s, nil
 }
 
 // EngineID is the name of this engine in hand-offs.
@@ -86,7 +92,7 @@ func (s *Server) Run(ctx context.Context, l Listeners) error {
 
 	if l.SideChannel != nil {
 		s.address = s.reachedAt(l.SideChannel.Addr())
-		s.fetch = newFetcher(loopCtx, s.cfg, s.loop)
+		s.fetch = newFetcher(loopCtx, s.cfg, s.loop, s.faults)
 		s.loop.fetch = s.fetch
 		give := newGiver(s.cfg, s.loop)
 		group.Go(func() error { return give.serve(ctx, l.SideChannel) })

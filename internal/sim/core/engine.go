@@ -26,6 +26,8 @@ type Config struct {
 	Vocab            Vocab
 	// HeadFirstExpiry models a defect of the real engine: the scan for ended leases stops at the first entry that still runs.
 	HeadFirstExpiry bool
+	// CrashLateReceive models another one (vLLM 43226): the engine dies of a transfer that ends after its request was aborted.
+	CrashLateReceive bool
 }
 
 func (c Config) validate() error {
@@ -56,6 +58,7 @@ type Engine struct {
 	plan     Plan // what the next Schedule will return
 	outs     []Output
 	counts   Counters
+	paused   Pause
 	dead     bool
 }
 
@@ -194,6 +197,19 @@ func (e *Engine) report(s *sequence, out Output) {
 		e.counts.Finished[out.Reason]++
 	}
 	e.outs = append(e.outs, out)
+}
+
+// SetHeadFirstExpiry turns the defect of that name on or off.
+func (e *Engine) SetHeadFirstExpiry(on bool) { e.cfg.HeadFirstExpiry = on }
+
+// SetCrashLateReceive turns the defect of that name on or off.
+func (e *Engine) SetCrashLateReceive(on bool) { e.cfg.CrashLateReceive = on }
+
+// Kill ends the engine as a fatal failure of its own would.
+func (e *Engine) Kill() {
+	if !e.dead {
+		e.die()
+	}
 }
 
 // die ends the engine: every open request learns of it, nothing is computed any more.

@@ -52,6 +52,10 @@ func (e *Engine) ReadDone(id string, blocks [][]uint64) {
 	e.counts.ReadsDone++
 	if s.state == recvPending {
 		e.counts.ReceivedAfterEnd++
+		if e.cfg.CrashLateReceive {
+			e.die()
+			return
+		}
 		e.drop(s)
 		return
 	}

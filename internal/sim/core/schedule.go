@@ -6,7 +6,8 @@ import "time"
 // KV, and returns what the outside has to do. When the plan is Busy, Apply follows after the time that the step takes.
 //
 // The order is the real scheduler's: running requests first, oldest first; the newest one is preempted when blocks run out;
-// then the queue, in order, as long as nothing was preempted. Requests that wait for a transfer are passed over.
+// then the queue, in order, as long as nothing was preempted. Requests that wait for a transfer are passed over. A pause ends
+// this early; what comes from other engines is taken up all the same.
 func (e *Engine) Schedule(now time.Duration) Plan {
 	if e.dead {
 		return Plan{}
@@ -14,7 +15,7 @@ func (e *Engine) Schedule(now time.Duration) Plan {
 	e.batch = e.batch[:0]
 	e.settle(now)
 	b := budget{tokens: e.cfg.MaxBatchedTokens, prompt: e.cfg.PrefillTokens}
-	if !e.scheduleRunning(&b) {
+	if e.paused != PauseAll && !e.scheduleRunning(&b) && e.paused == PauseNone {
 		e.scheduleQueue(&b)
 	}
 	if e.dead {

@@ -1,0 +1,157 @@
+package sim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+// Fault names something that an older or a broken engine does and a good one of the simulated release does not. All are off
+// unless Config.Faults, Server.SetFault or POST /sim/fault says otherwise.
+type Fault string
+
+// The faults.
+const (
+	// LateDrop: a client that goes away is noticed only when its request has its next output, as in older releases.
+	LateDrop Fault = "late-drop"
+	// DropIgnored: a client that goes away is never noticed; its request runs to its end.
+	DropIgnored Fault = "drop-ignored"
+	// CrashLateReceive: the engine dies of a transfer that ends after its request was aborted (vLLM 43226).
+	CrashLateReceive Fault = "crash-late-receive"
+	// HeadFirstExpiry: ended leases behind one that still runs are not seen (vLLM 58222).
+	HeadFirstExpiry Fault = "head-first-expiry"
+	// ReadStall: transfers from other engines do not move until this is off again.
+	ReadStall Fault = "read-stall"
+	// ReadFail: transfers from other engines fail.
+	ReadFail Fault = "read-fail"
+	// ReadSlow: transfers from other engines begin after Config.ReadDelay.
+	ReadSlow Fault = "read-slow"
+	// BeatLost: this engine's heartbeats for leases elsewhere are lost.
+	BeatLost Fault = "beat-lost"
+	// NotServing: health says NOT_SERVING while the engine works. A real engine never comes back from there.
+	NotServing Fault = "not-serving"
+	// Death: the engine core dies. It cannot be turned off.
+	Death Fault = "death"
+	// AbortedErrors: a request that the engine gives up ends as ABORTED instead of INTERNAL, as up to release 0.29.
+	AbortedErrors Fault = "aborted-errors"
+	// NoAbort: Control.Abort is not implemented.
+	NoAbort Fault = "no-abort"
+)
+
+// Faults lists all names.
+func Faults() []Fault {
+	return []Fault{
+		LateDrop, DropIgnored, CrashLateReceive, HeadFirstExpiry, ReadStall, ReadFail, ReadSlow, BeatLost, NotServing, Death,
+		AbortedErrors, NoAbort,
+	}
+}
+
+// ErrFault is wrapped by ParseFault and SetFault for what cannot be.
+var ErrFault = errors.New("sim: fault")
+
+// errReadFault is how a transfer ends under ReadFail.
+var errReadFault = errors.New("sim: transfer failed on demand")
+
+// ParseFault reads a fault's name.
+func ParseFault(name string) (Fault, error) {
+	if f := Fault(name); slices.Contains(Faults(), f) {
+		return f, nil
+	}
+	names := make([]string, 0, len(Faults()))
+	for _, f := range Faults() {
+		names = append(names, string(f))
+	}
+	return "", fmt.Errorf("%w %q is none of %s", ErrFault, name, strings.Join(names, ", "))
+}
+
+// SetFault turns a fault on or off in a running engine. What has to be done on the engine's own goroutine is done when it
+// returns nil.
+func (s *Server) SetFault(ctx context.Context, f Fault, on bool) error {
+	if _, err := ParseFault(string(f)); err != nil {
+		return err
+	}
+	if f == Death && !on {
+		return fmt.Errorf("%w %s: cannot be undone", ErrFault, f)
+	}
+	return s.loop.call(ctx, func() { s.apply(f, on) })
+}
+
+// apply belongs to the engine's goroutine, or to New.
+func (s *Server) apply(f Fault, on bool) {
+	s.faults.set(f, on)
+	switch f {
+	case CrashLateReceive:
+		s.loop.engine.SetCrashLateReceive(on)
+	case HeadFirstExpiry:
+		s.loop.engine.SetHeadFirstExpiry(on)
+	case NotServing:
+		s.health.serve(!on)
+	case Death:
+		s.loop.engine.Kill()
+	case LateDrop, DropIgnored, ReadStall, ReadFail, ReadSlow, BeatLost, AbortedErrors, NoAbort:
+		// looked at where they matter
+	}
+}
+
+// faultSet is which faults are on.
+type faultSet struct {
+	mu      sync.Mutex
+	active  map[Fault]bool // guarded by mu
+	changed chan struct{}  // guarded by mu; closed and replaced by set
+}
+
+func newFaultSet() *faultSet {
+	return &faultSet{active: make(map[Fault]bool), changed: make(chan struct{})}
+}
+
+func (fs *faultSet) set(f Fault, on bool) {
+	fs.mu.Lock()
+	defer fs.mu.Unlock()
+	fs.active[f] = on
+	close(fs.changed)
+	fs.changed = make(chan struct{})
+}
+
+func (fs *faultSet) on(f Fault) bool {
+	on, _ := fs.look(f)
+	return on
+}
+
+// look also returns a channel that is closed at the next change.
+func (fs *faultSet) look(f Fault) (on bool, changed <-chan struct{}) {
+	fs.mu.Lock()
+	defer fs.mu.Unlock()
+	return fs.active[f], fs.changed
+}
+
+// beforeRead lets a transfer wait or fail as the faults say.
+func (fs *faultSet) beforeRead(ctx context.Context, delay time.Duration) error {
+	if fs.on(ReadSlow) {
+		timer := time.NewTimer(delay)
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	for {
+		stalled, changed := fs.look(ReadStall)
+		if !stalled {
+			break
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	if fs.on(ReadFail) {
+		return errReadFault
+	}
+	return nil
+}

@@ -1,0 +1,97 @@
+package sim
+
+import (
+	"context"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"remora/internal/sim/core"
+	pb "remora/proto/vllm"
+)
+
+// PauseGeneration stops the engine from starting requests; they are taken in and stay silent. Those that run are aborted (ABORT
+// and no mode), waited for (WAIT) or kept as they are (KEEP). Unless told otherwise it forgets the prefix cache; with KEEP it
+// cannot, since the blocks are in use.
+func (c *control) PauseGeneration(ctx context.Context, req *pb.PauseGenerationRequest) (*pb.PauseGenerationResponse, error) {
+	level := core.PauseNew
+	switch req.GetMode() {
+	case pb.PauseMode_PAUSE_MODE_UNSPECIFIED, pb.PauseMode_PAUSE_MODE_ABORT, pb.PauseMode_PAUSE_MODE_WAIT:
+	case pb.PauseMode_PAUSE_MODE_KEEP:
+		level = core.PauseAll
+	default:
+		return nil, invalid("unknown pause mode %d", req.GetMode())
+	}
+	err := c.utility(ctx, "pause_scheduler", func(e *core.Engine) {
+		e.SetPause(level)
+		if mode := req.GetMode(); mode == pb.PauseMode_PAUSE_MODE_UNSPECIFIED || mode == pb.PauseMode_PAUSE_MODE_ABORT {
+			for id := range c.s.loop.streams {
+				e.Cancel(id, core.Aborted)
+			}
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	if err := c.waitIdle(ctx, level); err != nil {
+		return nil, err
+	}
+	if req.ClearCache == nil || req.GetClearCache() {
+		if err := c.utility(ctx, "reset_prefix_cache", (*core.Engine).ClearCache); err != nil {
+			return nil, err
+		}
+	}
+	return &pb.PauseGenerationResponse{}, nil
+}
+
+// waitIdle returns when nothing runs any more, at once when running requests are kept.
+func (c *control) waitIdle(ctx context.Context, level core.Pause) error {
+	tick := time.NewTicker(c.s.cfg.StepTime)
+	defer tick.Stop()
+	for level == core.PauseNew {
+		if st := c.s.loop.snapshot(); st.Running == 0 || st.Dead {
+			return nil
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return status.FromContextError(ctx.Err()).Err()
+		case <-c.s.stopping:
+			return errStopping()
+		}
+	}
+	return nil
+}
+
+// ResumeGeneration ends a pause.
+func (c *control) ResumeGeneration(ctx context.Context, _ *pb.ResumeGenerationRequest) (*pb.ResumeGenerationResponse, error) {
+	err := c.utility(ctx, "resume_scheduler", func(e *core.Engine) { e.SetPause(core.PauseNone) })
+	return &pb.ResumeGenerationResponse{}, err
+}
+
+// IsPaused says whether a pause is on.
+func (c *control) IsPaused(ctx context.Context, _ *pb.IsPausedRequest) (*pb.IsPausedResponse, error) {
+	paused := false
+	err := c.utility(ctx, "is_scheduler_paused", func(e *core.Engine) { paused = e.Paused() != core.PauseNone })
+	return &pb.IsPausedResponse{Paused: paused}, err
+}
+
+// utility runs f on the engine, as calls that only the engine core can answer do: a dead one answers none.
+func (c *control) utility(ctx context.Context, name string, f func(*core.Engine)) error {
+	dead := false
+	err := c.s.loop.call(ctx, func() {
+		if dead = c.s.loop.engine.Dead(); !dead {
+			f(c.s.loop.engine)
+		}
+	})
+	switch {
+	case dead:
+		return status.Errorf(codes.Internal, "%s failed: engine-core error: engine core reported fatal failure", name)
+	case err != nil && ctx.Err() != nil:
+		return status.FromContextError(ctx.Err()).Err()
+	case err != nil:
+		return errStopping()
+	}
+	return nil
+}
