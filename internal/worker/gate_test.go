@@ -70,17 +70,18 @@ func TestLeaveTheLine(t *testing.T) {
 				bubble(t, role, func(r *rig) {
 					release := make(chan struct{})
 					running, waiting := r.busy(release)
-					want := "cancelled final"
+					want, other := "cancelled final", ""
 					if way == "shutdown" {
 						want = "prologue(Backend.EngineShutdown)"
 						if role == protocol.Decode {
-							want = "2 length final" // it came whole within the second
+							// The Abort that follows the headers races with an engine that has all in one breath.
+							other = "2 length final"
 						}
 						r.svc.broadcast(handoff.EventShutdown)
 					} else {
 						waiting.leave(way)
 					}
-					if got := waiting.read(); way != "kill" && way != "cut" && got != want {
+					if got := waiting.read(); way != "kill" && way != "cut" && got != want && got != other {
 						t.Errorf("read %q, want %q", got, want)
 					}
 					synctest.Wait()
@@ -88,8 +89,7 @@ func TestLeaveTheLine(t *testing.T) {
 					if role == protocol.Decode {
 						seen = "received headers sent ended"
 					}
-					// At the end of a shutdown an Abort follows the headers; here the engine was faster.
-					if got := strings.TrimSuffix(r.engine.Of("waiting"), " aborted"); got != seen {
+					if got := strings.ReplaceAll(r.engine.Of("waiting"), " aborted", ""); got != seen {
 						t.Errorf("engine saw %q, want %q", got, seen)
 					}
 					for _, ev := range r.engine.Events() {
