@@ -1,0 +1,19 @@
+// Package chaos holds tests alone: seeded random schedules of the whole way of a request, run on one goroutine in virtual time.
+//
+// What is real: the hand-off machine (internal/handoff), the conversion, the shape check and the stamp (internal/translate), and
+// the engine with its block pool, prefix cache, holds and leases (internal/sim/core). What is modelled, because the real one
+// needs goroutines and sockets: the frontend (frontend_test.go), the worker around the machine (worker_test.go, leg_test.go,
+// written to do what internal/worker does, event by event), the engine's front end (engine_test.go, stream_test.go) and the way
+// between two engines (peers_test.go). Every message has a delay, and everything comes out of one queue ordered by time.
+//
+// A seed decides a schedule: the roles, the load, the engine's rules, one fault, how and at which moment each client leaves,
+// and whether a worker is told to stop (plan_test.go). After it, when nothing happens any more, the invariants are checked
+// (check_test.go): among them that each release of a prefill engine's blocks is by completion, by abort, or by one of the
+// reasons for which a lease may end (excuses_test.go), and that each answer is the text of one engine alone.
+//
+// A failing seed names the command that replays it:
+//
+//	go test ./internal/chaos -run TestReplay -seed N -v
+//
+// Not covered here: KV events (the core has none), and real goroutines, connections and clocks; internal/worker tests those.
+package chaos

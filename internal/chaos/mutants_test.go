@@ -1,0 +1,164 @@
+package chaos
+
+import (
+	"slices"
+	"testing"
+
+	"remora/internal/handoff"
+)
+
+// rules says which rules a worker breaks. The zero value breaks none.
+type rules struct {
+	skipStamp   bool // the age of a hand-off is not looked at
+	skipReuse   bool // nor whether it was used before
+	skipShape   bool // nor whether it is well-formed
+	skipRelease bool // M10
+	sharedIDs   bool // M9
+	earlyIDs    bool // M9: an id is free again before its Abort has been answered
+	wrap        func(l *leg, m machine) machine
+}
+
+// rewrite is a machine whose actions are changed before anybody sees them.
+type rewrite struct {
+	machine
+
+	change func(ev handoff.Event, before handoff.State, acts []handoff.Action) []handoff.Action
+	ended  bool // the change says that this is the end
+}
+
+func (r *rewrite) Step(ev handoff.Event, out []handoff.Action) []handoff.Action {
+	if r.ended {
+		return out
+	}
+	before := r.machine.State()
+	return append(out, r.change(ev, before, r.machine.Step(ev, nil))...)
+}
+
+func (r *rewrite) State() handoff.State {
+	if r.ended {
+		return handoff.Done
+	}
+	return r.machine.State()
+}
+
+func without(acts []handoff.Action, kind handoff.ActionKind) []handoff.Action {
+	return slices.DeleteFunc(acts, func(a handoff.Action) bool { return a.Kind == kind })
+}
+
+func has(acts []handoff.Action, kind handoff.ActionKind) bool {
+	return slices.ContainsFunc(acts, func(a handoff.Action) bool { return a.Kind == kind })
+}
+
+// changing makes rules with a machine whose actions are changed for legs of one role; give up says that a leg ends here.
+func changing(as role, change func(r *rewrite, ev handoff.Event, before handoff.State, acts []handoff.Action) []handoff.Action) rules {
+	return rules{wrap: func(l *leg, m machine) machine {
+		if l.role != as {
+			return m
+		}
+		r := &rewrite{machine: m}
+		r.change = func(ev handoff.Event, before handoff.State, acts []handoff.Action) []handoff.Action {
+			return change(r, ev, before, acts)
+		}
+		return r
+	}}
+}
+
+var (
+	cancelled = handoff.Action{Kind: handoff.ActTerminal, Terminal: handoff.Cancelled}
+	abort     = handoff.Action{Kind: handoff.ActAbort}
+	dropIt    = handoff.Action{Kind: handoff.ActDrop}
+)
+
+// endAt ends a leg at a cancel that finds its machine in one of the states, with these actions and the terminal.
+func endAt(as role, states []handoff.State, with ...handoff.Action) rules {
+	return changing(as, func(r *rewrite, ev handoff.Event, before handoff.State, acts []handoff.Action) []handoff.Action {
+		if ev.Kind != handoff.EventCancel || !slices.Contains(states, before) {
+			return acts
+		}
+		r.ended = true
+		return append(slices.Clone(with), cancelled)
+	})
+}
+
+// mutants are broken workers, each with the invariant that must notice.
+var mutants = []struct {
+	name  string
+	wants string
+	rules rules
+}{
+	{"drops a decode when its client leaves before the first token", "C1", endAt(roleDecode, []handoff.State{handoff.Opening, handoff.Open}, dropIt)},
+	{"the same, seen where it happens", "M2", endAt(roleDecode, []handoff.State{handoff.Opening, handoff.Open}, dropIt)},
+	{"does not submit a decode whose client left first", "M1", endAt(roleDecode, []handoff.State{handoff.Pending})},
+	{"the same, by what it leaves behind", "C1", endAt(roleDecode, []handoff.State{handoff.Pending})},
+	{"drops a prefill when its client leaves", "C1", endAt(rolePrefill, []handoff.State{handoff.Opening, handoff.Open}, dropIt)},
+	{"the same, seen where it happens", "M6", endAt(rolePrefill, []handoff.State{handoff.Opening, handoff.Open}, dropIt)},
+	{"aborts before the headers", "M8", endAt(roleAggregated, []handoff.State{handoff.Opening}, abort, dropIt)},
+	{"leaves an aggregated request running", "C6", endAt(roleAggregated, []handoff.State{handoff.Open, handoff.Streaming})},
+	{"never aborts at the deadline", "M3", changing(roleDecode,
+		func(_ *rewrite, ev handoff.Event, _ handoff.State, acts []handoff.Action) []handoff.Action {
+			if ev.Kind == handoff.EventTimer {
+				return without(acts, handoff.ActAbort)
+			}
+			return acts
+		})},
+	{"has no deadline", "C3", changing(roleDecode,
+		func(_ *rewrite, _ handoff.Event, _ handoff.State, acts []handoff.Action) []handoff.Action {
+			return without(acts, handoff.ActTimer)
+		})},
+	{"takes twice its deadline", "M3", changing(roleDecode,
+		func(_ *rewrite, _ handoff.Event, _ handoff.State, acts []handoff.Action) []handoff.Action {
+			for i := range acts {
+				if acts[i].Kind == handoff.ActTimer {
+					acts[i].After *= 2
+				}
+			}
+			return acts
+		})},
+	{"aborts what has finished", "C5", changing(roleDecode,
+		func(_ *rewrite, ev handoff.Event, _ handoff.State, acts []handoff.Action) []handoff.Action {
+			if ev.Finish != handoff.NotFinished && has(acts, handoff.ActTerminal) {
+				acts = append([]handoff.Action{abort}, acts...)
+			}
+			return acts
+		})},
+	{"aborts twice", "C5", changing(roleAggregated,
+		func(_ *rewrite, _ handoff.Event, _ handoff.State, acts []handoff.Action) []handoff.Action {
+			if has(acts, handoff.ActAbort) {
+				acts = append(acts, abort)
+			}
+			return acts
+		})},
+	{"tells the end twice", "C3", changing(roleDecode,
+		func(_ *rewrite, _ handoff.Event, _ handoff.State, acts []handoff.Action) []handoff.Action {
+			if has(acts, handoff.ActTerminal) {
+				acts = append(acts, cancelled)
+			}
+			return acts
+		})},
+	{"takes stale hand-offs", "C7", rules{skipStamp: true}},
+	{"takes hand-offs twice", "C4", rules{skipReuse: true}},
+	{"takes malformed hand-offs", "C9", rules{skipShape: true}},
+	{"takes malformed hand-offs, by what they leave behind", "C2", rules{skipShape: true}},
+	{"does not release declined hand-offs", "C1", rules{skipRelease: true}},
+	{"has two live requests under one id", "M9", rules{sharedIDs: true}},
+	{"lets a late Abort meet another request", "M9", rules{earlyIDs: true}},
+}
+
+// TestBrokenRulesAreFound: each broken rule is found within so many schedules, by the invariant that it breaks.
+func TestBrokenRulesAreFound(t *testing.T) {
+	const most = 20_000
+	o := oracle{}
+	for _, m := range mutants {
+		t.Run(m.name, func(t *testing.T) {
+			for seed := range uint64(most) {
+				for _, v := range execute(seed, &m.rules, o, newTally(), nil) {
+					if v.name == m.wants {
+						t.Logf("found after %d schedules: %s: %s", seed+1, v.name, v.text)
+						return
+					}
+				}
+			}
+			t.Errorf("%s is not broken in %d schedules", m.wants, most)
+		})
+	}
+}

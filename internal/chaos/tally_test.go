@@ -1,0 +1,44 @@
+package chaos
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+)
+
+// tally sums up what schedules were about, for the summary: a check that meets nothing proves nothing.
+type tally struct {
+	schedules, events, legs, answers, exempt, aborts, stale int
+
+	moments   map[string]int // cancels, by what they hit
+	ways      map[word]int
+	faults    map[word]int
+	terminals map[string]int
+	drains    map[string]int
+	refusals  map[string]int
+	releases  map[string]int
+}
+
+func newTally() *tally {
+	return &tally{
+		moments: map[string]int{}, ways: map[word]int{}, faults: map[word]int{}, terminals: map[string]int{}, drains: map[string]int{},
+		refusals: map[string]int{}, releases: map[string]int{},
+	}
+}
+
+func list[K cmp.Ordered](counts map[K]int) string {
+	var parts []string
+	for _, key := range slices.Sorted(maps.Keys(counts)) {
+		parts = append(parts, fmt.Sprintf("%v %d", key, counts[key]))
+	}
+	return strings.Join(parts, ", ")
+}
+
+func (t *tally) String() string {
+	return fmt.Sprintf("%d schedules, %d events, %d requests, %d whole answers compared (%d exempt), %d Aborts, %d reads of blocks not held any more; "+
+		"cancels by moment: %s; by way: %s; faults: %s; terminals: %s; drains: %s; refusals: %s; releases: %s",
+		t.schedules, t.events, t.legs, t.answers, t.exempt, t.aborts, t.stale,
+		list(t.moments), list(t.ways), list(t.faults), list(t.terminals), list(t.drains), list(t.refusals), list(t.releases))
+}
