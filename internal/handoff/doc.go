@@ -16,8 +16,8 @@
 //	draining   the end is decided (cancel, shutdown, bad message), the stream is still read
 //	done       the one terminal was emitted, the stream has ended or was dropped
 //
-// What each state does with each event is specified by the traces in testdata; every sequence of events up to a bounded
-// length is walked in the tests, which check for each of them:
+// What each state does with each event is in the table below, made from the code, and in the traces in testdata, one at least
+// for every row. Every sequence of events up to a bounded length is walked in the tests, which check for each of them:
 //
 //   - a keeper is submitted whether or not its client is there (short if the client left first) unless it was refused;
 //   - a keeper's stream is neither dropped nor aborted before a release message, the deadline, the end of the shutdown or a cut;
