@@ -113,7 +113,7 @@ func TestSidecarStartFails(t *testing.T) {
 		}, []string{"not a vLLM native gRPC server"}},
 		"engine does not serve": {func(g *ground) {
 			g.engine.SetHealth(vllmtest.ControlService, healthpb.HealthCheckResponse_NOT_SERVING)
-		}, []string{"NOT_SERVING", "1s"}},
+		}, []string{"NOT_SERVING", "deadline"}},
 		"engine changes its model": {func(g *ground) {
 			var looks atomic.Int32
 			g.engine.Set(func(b *vllmtest.Behaviour) {

@@ -39,6 +39,9 @@ func Run(stop, cut context.Context, cfg Config) error {
 	if err := w.cfg.Address.Validate(); err != nil {
 		return errors.Join(err, w.closeStore(), w.closeSystem())
 	}
+	stop, end := context.WithCancel(stop)
+	defer end()
+	defer context.AfterFunc(cut, end)() // who ends at once must not wait for the word to end gracefully
 	return w.run(stop, cut)
 }
 

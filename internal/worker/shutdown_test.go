@@ -144,6 +144,21 @@ func TestSecondSignal(t *testing.T) {
 	}
 }
 
+// TestCutAlone ends a worker that nobody has told to stop.
+func TestCutAlone(t *testing.T) {
+	inWhole(t, protocol.Decode, nil, func(w *whole) {
+		w.engine.Script("x", vllmtest.Headers(), vllmtest.Prompt(4), vllmtest.WaitDeaf(nil))
+		o := w.mustSend(w.target(), "x")
+		synctest.Wait()
+		began := time.Now()
+		w.cut()
+		if got := o.read(); got != "error(Backend.EngineShutdown) final" {
+			t.Errorf("read %q", got)
+		}
+		w.ends(ErrCut, began, 0, 2*time.Second)
+	})
+}
+
 // TestShutdownIdle: a worker without requests, prefill or not, stays for the grace and no longer.
 func TestShutdownIdle(t *testing.T) {
 	for _, role := range []protocol.Role{protocol.Aggregated, protocol.Prefill, protocol.Decode} {

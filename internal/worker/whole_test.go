@@ -94,7 +94,7 @@ func inWhole(t *testing.T, role protocol.Role, prepare func(w *whole), test func
 		}
 		var stop, cut context.Context
 		cut, w.cut = context.WithCancel(t.Context())
-		stop, w.stop = context.WithCancel(cut)
+		stop, w.stop = context.WithCancel(t.Context())
 		go func() {
 			defer close(w.done)
 			w.err = Run(stop, cut, w.cfg)
@@ -102,6 +102,7 @@ func inWhole(t *testing.T, role protocol.Role, prepare func(w *whole), test func
 		test(w)
 		w.cut()
 		<-w.done
+		w.stop()
 		w.wg.Wait()
 		for _, bucket := range []discovery.Bucket{discovery.Instances, discovery.ModelCards} {
 			if w.published(bucket) != "" {

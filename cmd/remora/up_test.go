@@ -1,0 +1,202 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"net"
+	"net/http"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+)
+
+// small is a running `remora up`.
+type small struct {
+	t       *testing.T
+	url     string
+	stopNow context.CancelFunc
+	cutNow  context.CancelFunc
+	code    chan int
+	logs    *bytes.Buffer // read it when code has come
+	temp    string        // the folder for temporary files
+}
+
+var doorLine = regexp.MustCompile(`front door +(http://\S+), ready`)
+
+func startUp(t *testing.T, args ...string) *small {
+	t.Helper()
+	s := &small{t: t, code: make(chan int, 1), logs: new(bytes.Buffer), temp: t.TempDir()}
+	t.Setenv("TMPDIR", s.temp)
+	var stop, cut context.Context
+	cut, s.cutNow = context.WithCancel(t.Context())
+	stop, s.stopNow = context.WithCancel(cut)
+	t.Cleanup(s.cutNow)
+	out := make(announced, 64)
+	env := environment{}
+	go func() {
+		s.code <- run(stop, cut, system{args: withoutTwice(append([]string{"up", "--port=0", "--step-time=1ms"}, args...)), lookup: env.lookup, stdout: out, stderr: s.logs})
+	}()
+	for s.url == "" {
+		select {
+		case line := <-out:
+			if found := doorLine.FindStringSubmatch(line); found != nil {
+				s.url = found[1]
+			}
+		case c := <-s.code:
+			t.Fatalf("it did not start: code %d, %s", c, s.logs)
+		}
+	}
+	return s
+}
+
+// post sends JSON and gives status and lines of the answer.
+func (s *small) post(path, body string) (code int, lines []string) {
+	s.t.Helper()
+	request, err := http.NewRequestWithContext(s.t.Context(), http.MethodPost, s.url+path, strings.NewReader(body))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	request.Header.Set("Content-Type", "application/json")
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	answer, err := client.Do(request)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer answer.Body.Close() //nolint:errcheck // read to its end
+	in := bufio.NewScanner(answer.Body)
+	for in.Scan() {
+		if in.Text() != "" {
+			lines = append(lines, in.Text())
+		}
+	}
+	if err := in.Err(); err != nil {
+		s.t.Fatal(err)
+	}
+	return answer.StatusCode, lines
+}
+
+// stops ends it and checks that it leaves nothing.
+func (s *small) stops(end context.CancelFunc, most time.Duration, want int) {
+	s.t.Helper()
+	began := time.Now()
+	end()
+	limit := time.NewTimer(most)
+	defer limit.Stop()
+	select {
+	case c := <-s.code:
+		if c != want {
+			s.t.Errorf("code %d, want %d: %s", c, want, s.logs)
+		}
+	case <-limit.C:
+		s.t.Fatalf("it still runs %v after the stop", time.Since(began))
+	}
+	left, err := os.ReadDir(s.temp)
+	if err != nil || len(left) > 0 {
+		s.t.Errorf("left in the folder for temporary files: %v %v", left, err)
+	}
+	if text := s.logs.String(); strings.Contains(text, "ERROR") || strings.Contains(text, " WARN ") {
+		s.t.Errorf("it complained:\n%s", text)
+	}
+
+}
+
+func TestUpAnswers(t *testing.T) {
+	for name, args := range map[string][]string{"disaggregated": nil, "aggregated": {"--aggregated"}} {
+		t.Run(name, func(t *testing.T) {
+			s := startUp(t, args...)
+			code, lines := s.post("/v1/chat/completions",
+				`{"model":"remora-tiny","stream":true,"max_tokens":12,"messages":[{"role":"user","content":"Hello!"}]}`)
+			if code != http.StatusOK || len(lines) < 3 || lines[len(lines)-1] != "data: [DONE]" {
+				t.Fatalf("status %d, %q", code, lines)
+			}
+			text := ""
+			for _, line := range lines[:len(lines)-1] {
+				var chunk struct {
+					Choices []struct {
+						Delta struct{ Content string }
+					}
+				}
+				if err := json.Unmarshal([]byte(strings.TrimPrefix(line, "data: ")), &chunk); err != nil {
+					t.Fatalf("%s: %v", line, err)
+				}
+				for _, c := range chunk.Choices {
+					text += c.Delta.Content
+				}
+			}
+			if text == "" {
+				t.Errorf("no text in %q", lines)
+			}
+			code, lines = s.post("/v1/completions", `{"model":"remora-tiny","max_tokens":5,"prompt":"one two three"}`)
+			var whole struct {
+				Choices []struct {
+					Text         string
+					FinishReason string `json:"finish_reason"`
+				}
+				Usage struct {
+					CompletionTokens int `json:"completion_tokens"`
+				}
+			}
+			if err := json.Unmarshal([]byte(strings.Join(lines, "")), &whole); err != nil || code != http.StatusOK {
+				t.Fatalf("status %d, %q: %v", code, lines, err)
+			}
+			if len(whole.Choices) != 1 || whole.Choices[0].Text == "" || whole.Choices[0].FinishReason != "length" || whole.Usage.CompletionTokens != 5 {
+				t.Errorf("%+v", whole)
+			}
+			s.stops(s.stopNow, 10*time.Second, exitOK)
+		})
+	}
+}
+
+// TestUpIsCut while it answers.
+func TestUpIsCut(t *testing.T) {
+	s := startUp(t, "--step-time=50ms")
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, s.url+"/v1/completions",
+		strings.NewReader(`{"model":"remora-tiny","stream":true,"max_tokens":400,"ignore_eos":true,"prompt":"one"}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	request.Header.Set("Content-Type", "application/json")
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	answer, err := client.Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close() //nolint:errcheck // it is cut
+	if _, err := answer.Body.Read(make([]byte, 1)); err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	s.cutNow()
+	<-s.code // either code: whether the worker still had the request when it was cut is a race with the front door's end
+	if took := time.Since(began); took > 4*time.Second {
+		t.Errorf("it took %v", took)
+	}
+	if left, err := os.ReadDir(s.temp); err != nil || len(left) > 0 {
+		t.Errorf("left in the folder for temporary files: %v %v", left, err)
+	}
+}
+
+func TestUpPortTaken(t *testing.T) {
+	temp := t.TempDir()
+	t.Setenv("TMPDIR", temp)
+	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close() //nolint:errcheck // a test's listener
+	_, port, err := net.SplitHostPort(l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := runWith(nil, "up", "--port="+port)
+	if got.code != exitFailed || strings.Count(got.stderr, "\n") != 1 || !strings.Contains(got.stderr, "choose another --port") {
+		t.Fatalf("%+v", got)
+	}
+	if left, err := os.ReadDir(temp); err != nil || len(left) > 0 {
+		t.Errorf("left in the folder for temporary files: %v %v", left, err)
+	}
+}
