@@ -18,8 +18,10 @@ import (
 func (w *worker) supervise(ctx context.Context, engine *vllm.Client, found vllm.Discovery, record []byte) error {
 	var news changes
 	news.init()
+	ctx, end := context.WithCancel(ctx)
 	var watching sync.WaitGroup
 	defer watching.Wait()
+	defer end()
 	watching.Go(func() {
 		// Its errors are mistakes of a caller, and a client that is closed under it; both end the service.
 		if err := engine.Supervise(ctx, found.InstanceID, news.add); err != nil {

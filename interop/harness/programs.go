@@ -249,7 +249,8 @@ type Sim struct {
 	*Client
 
 	Model string // the name that it serves
-	grpc  int
+
+	grpc, http, side int
 }
 
 // GRPCPort implements Engine.
@@ -261,19 +262,25 @@ const SimModel = "remora-tiny"
 // StartSim starts a simulated engine and waits until it is healthy.
 func StartSim(t T, args ...string) *Sim {
 	t.Helper()
-	grpc, http := FreePort(t), FreePort(t)
+	s := &Sim{Model: SimModel, grpc: FreePort(t), http: FreePort(t), side: FreePort(t)}
+	s.Restart(t, args...)
+	return s
+}
+
+// Restart starts the engine, again, on its ports.
+func (s *Sim) Restart(t T, args ...string) {
+	t.Helper()
 	argv := append([]string{
-		remoraBinary(t), "sim", "--grpc-port", strconv.Itoa(grpc), "--http-port", strconv.Itoa(http),
-		"--side-channel-port", strconv.Itoa(FreePort(t)),
+		remoraBinary(t), "sim", "--grpc-port", strconv.Itoa(s.grpc), "--http-port", strconv.Itoa(s.http),
+		"--side-channel-port", strconv.Itoa(s.side),
 	}, args...)
-	s := &Sim{Start(t, fmt.Sprintf("sim-%d", grpc), nil, AtOnce, argv...), NewClient(http), SimModel, grpc}
+	s.Process, s.Client = Start(t, fmt.Sprintf("sim-%d", s.grpc), nil, AtOnce, argv...), NewClient(s.http)
 	Poll(t, s.Name, startTimeout, func() error {
 		if _, err := s.Get(t.Context(), "/health"); err != nil {
 			return s.because(err)
 		}
 		return nil
 	})
-	return s
 }
 
 // VLLM is a running real engine.
