@@ -66,7 +66,7 @@ func (s *small) post(path, body string) (code int, lines []string) {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	defer answer.Body.Close() //nolint:errcheck // read to its end
+	defer answer.Body.Close()
 	in := bufio.NewScanner(answer.Body)
 	for in.Scan() {
 		if in.Text() != "" {
@@ -165,7 +165,7 @@ func TestUpIsCut(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer answer.Body.Close() //nolint:errcheck // it is cut
+	defer answer.Body.Close()
 	if _, err := answer.Body.Read(make([]byte, 1)); err != nil {
 		t.Fatal(err)
 	}
@@ -187,7 +187,7 @@ func TestUpPortTaken(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close() //nolint:errcheck // a test's listener
+	defer l.Close()
 	_, port, err := net.SplitHostPort(l.Addr().String())
 	if err != nil {
 		t.Fatal(err)

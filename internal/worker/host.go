@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"context"
 	"net"
 	"net/netip"
 )
@@ -12,7 +13,7 @@ func localHost() string {
 		{"udp4", "192.0.2.1:9"}, // documentation addresses: no host has them
 		{"udp6", "[2001:db8::1]:9"},
 	} {
-		conn, err := net.Dial(probe.network, probe.towards)
+		conn, err := new(net.Dialer).DialContext(context.Background(), probe.network, probe.towards)
 		if err != nil {
 			continue
 		}

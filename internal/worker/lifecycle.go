@@ -78,7 +78,7 @@ func (w *worker) run(stop, cut context.Context) (err error) {
 		endBackground()
 		err = errors.Join(err, group.Wait())
 	}()
-	if err := w.serveSystem(failed, group); err != nil {
+	if err = w.serveSystem(failed, group); err != nil {
 		return err
 	}
 
@@ -211,15 +211,15 @@ func (w *worker) look(stop context.Context, cfg vllm.Config, services ...string)
 	defer end()
 	client, err := vllm.Dial(ctx, cfg)
 	if err != nil {
-		return nil, vllm.Discovery{}, err //nolint:wrapcheck // it says all
+		return nil, vllm.Discovery{}, err
 	}
 	found, err := func() (vllm.Discovery, error) {
 		for _, service := range services {
-			if err := client.WaitServing(ctx, service); err != nil {
-				return vllm.Discovery{}, err //nolint:wrapcheck // it says all
+			if waitErr := client.WaitServing(ctx, service); waitErr != nil {
+				return vllm.Discovery{}, waitErr
 			}
 		}
-		return client.Discover(ctx) //nolint:wrapcheck // it says all
+		return client.Discover(ctx)
 	}()
 	if err != nil {
 		ctx, end := context.WithTimeout(context.Background(), cleanupTimeout)
@@ -233,7 +233,7 @@ func (w *worker) look(stop context.Context, cfg vllm.Config, services ...string)
 func (w *worker) card(found vllm.Discovery) (modelcard.Card, error) {
 	dir, err := modelcard.Resolve(found.ModelID)
 	if err != nil {
-		return modelcard.Card{}, err //nolint:wrapcheck // it says all
+		return modelcard.Card{}, err
 	}
 	cfg := modelcard.Config{
 		Dir: dir,
@@ -251,9 +251,9 @@ func (w *worker) card(found vllm.Discovery) (modelcard.Card, error) {
 		cfg.Engine.MaxLoras = found.MaxLoRAs
 	}
 	if w.system != nil && w.cfg.SelfHost {
-		base, err := w.systemURL()
-		if err != nil {
-			return modelcard.Card{}, err
+		base, urlErr := w.systemURL()
+		if urlErr != nil {
+			return modelcard.Card{}, urlErr
 		}
 		cfg.Hosting = &modelcard.Hosting{
 			BaseURL: base, Namespace: w.cfg.Address.Namespace, Component: w.cfg.Address.Component, Endpoint: w.cfg.Address.Endpoint,
@@ -261,7 +261,7 @@ func (w *worker) card(found vllm.Discovery) (modelcard.Card, error) {
 	}
 	card, err := modelcard.Build(cfg)
 	if err != nil {
-		return modelcard.Card{}, err //nolint:wrapcheck // it says all
+		return modelcard.Card{}, err
 	}
 	for _, warning := range card.Warnings {
 		w.log.Warn(warning)

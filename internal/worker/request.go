@@ -337,6 +337,9 @@ func (r *request) convert(message *pb.GenerateResponse) (handoff.Event, occasion
 	}
 	result, err := r.call.Response.Convert(message)
 	if err == nil {
+		if result.Handoff {
+			r.svc.handoffs.stamp(result.Output, r.call.Prompt, r.sent, time.Since(r.started))
+		}
 		return ev, occasion{output: result.Output}
 	}
 	r.distrusted, ev.Bad = true, true

@@ -121,7 +121,7 @@ func (w *whole) published(bucket discovery.Bucket) string {
 	w.t.Helper()
 	synctest.Wait()
 	store := w.memory.Open()
-	defer store.Close(w.t.Context()) //nolint:errcheck // it never fails
+	defer store.Close(w.t.Context())
 	events, err := store.Watch(w.t.Context(), bucket)
 	if err != nil {
 		w.t.Fatal(err)
@@ -189,7 +189,7 @@ func (w *whole) get(path string) (code int, body string) {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	defer answer.Body.Close() //nolint:errcheck // read to its end
+	defer answer.Body.Close()
 	text, err := io.ReadAll(answer.Body)
 	if err != nil {
 		w.t.Fatal(err)
