@@ -289,28 +289,6 @@ func TestMetricsAreServed(t *testing.T) {
 	})
 }
 
-// TestEngineGoesAndComes: out of routing and not ready while the engine does not serve, back afterwards.
-func TestEngineGoesAndComes(t *testing.T) {
-	inWhole(t, protocol.Aggregated, nil, func(w *whole) {
-		target := w.target()
-		w.engine.SetHealth(vllmtest.InferenceService, healthpb.HealthCheckResponse_NOT_SERVING)
-		w.engine.SetHealth(vllmtest.ControlService, healthpb.HealthCheckResponse_NOT_SERVING)
-		<-after(2 * time.Second)
-		if w.published(discovery.Instances) != "" {
-			t.Error("still published")
-		}
-		if code, _ := w.get("/health"); code != 503 {
-			t.Errorf("/health says %d", code)
-		}
-		if _, err := w.send(target, "x"); err == nil || !strings.Contains(err.Error(), "Server unavailable: ") {
-			t.Errorf("got %v", err)
-		}
-		began := time.Now()
-		w.stop()
-		w.ends(nil, began, grace, grace+time.Second)
-	})
-}
-
 // TestLogLines: each abnormal thing is logged once with its request, a good answer not at all, and nothing for each token.
 func TestLogLines(t *testing.T) {
 	lines := func(tokens int, script ...vllmtest.Step) (loud []string, all int) {

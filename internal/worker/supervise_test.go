@@ -1,0 +1,119 @@
+package worker
+
+import (
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+
+	"remora/internal/dynamo/discovery"
+	"remora/internal/dynamo/protocol"
+	"remora/internal/vllm/vllmtest"
+	pb "remora/proto/vllm"
+)
+
+// TestEngineAway: within two seconds and a half out of routing, not ready and refusing; back, with the same instance, when the
+// same engine serves again. Answers of an engine that is gone end so that their clients can go elsewhere; those of one that
+// says NOT_SERVING go on.
+func TestEngineAway(t *testing.T) {
+	for name, row := range map[string]struct {
+		away, back func(e *vllmtest.Engine)
+		reads      string // by a client whose answer runs
+	}{
+		"not serving": {
+			func(e *vllmtest.Engine) { e.SetAllHealth(healthpb.HealthCheckResponse_NOT_SERVING) },
+			func(e *vllmtest.Engine) { e.SetAllHealth(healthpb.HealthCheckResponse_SERVING) },
+			"1 2 length final",
+		},
+		"gone":   {(*vllmtest.Engine).Down, (*vllmtest.Engine).Up, "1 error(Backend.EngineShutdown) final"},
+		"frozen": {(*vllmtest.Engine).Freeze, (*vllmtest.Engine).Thaw, "1 error(Backend.EngineShutdown) final"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inWhole(t, protocol.Aggregated, nil, func(w *whole) {
+				target := w.target()
+				w.engine.Script("x", vllmtest.Headers(), vllmtest.Prompt(4), vllmtest.Tokens(1), vllmtest.Sleep(10*time.Second), vllmtest.FinishToken(pb.FinishInfo_LENGTH, 2))
+				o := w.mustSend(target, "x")
+				synctest.Wait()
+				row.away(w.engine)
+				<-after(2500 * time.Millisecond)
+				if got := w.published(discovery.Instances); got != "" {
+					t.Errorf("published: %s", got)
+				}
+				if w.published(discovery.ModelCards) == "" {
+					t.Error("the card has gone, too")
+				}
+				if code, _ := w.get("/health"); code != 503 {
+					t.Errorf("/health says %d", code)
+				}
+				if _, body := w.get("/metrics"); !strings.Contains(body, "\nremora_engine_up 0") {
+					t.Error("the metrics say that the engine is up")
+				}
+				if _, err := w.send(target, "late"); err == nil || !strings.Contains(err.Error(), "Server unavailable: engine ") {
+					t.Errorf("a late request got %v", err)
+				}
+				if got := o.read(); got != row.reads {
+					t.Errorf("read %q, want %q", got, row.reads)
+				}
+				row.back(w.engine)
+				<-after(10 * time.Second)
+				if got := w.published(discovery.Instances); !strings.Contains(got, target) {
+					t.Errorf("published: %q", got)
+				}
+				if code, _ := w.get("/health"); code != 200 {
+					t.Errorf("/health says %d", code)
+				}
+				if got := w.mustSend(target, "again").read(); got != "1 2 3 length final" {
+					t.Errorf("read %q", got)
+				}
+			})
+		})
+	}
+}
+
+// TestStopWhileEngineIsAway: nothing is published again, and the stop takes no longer than its grace.
+func TestStopWhileEngineIsAway(t *testing.T) {
+	for name, away := range map[string]func(e *vllmtest.Engine){
+		"gone": (*vllmtest.Engine).Down, "frozen": (*vllmtest.Engine).Freeze,
+	} {
+		t.Run(name, func(t *testing.T) {
+			inWhole(t, protocol.Prefill, nil, func(w *whole) {
+				w.target()
+				away(w.engine)
+				<-after(5 * time.Second)
+				began := time.Now()
+				w.stop()
+				<-after(time.Second)
+				w.engine.Thaw()
+				w.engine.Up()
+				w.ends(nil, began, grace, grace+time.Second)
+			})
+		})
+	}
+}
+
+// TestAnotherEngine in the place of ours ends the worker: its card would be wrong.
+func TestAnotherEngine(t *testing.T) {
+	inWhole(t, protocol.Aggregated, nil, func(w *whole) {
+		w.target()
+		w.engine.Set(func(b *vllmtest.Behaviour) { b.Model.ServedModelName = "other" })
+		w.engine.Restart("2")
+		<-w.done
+		if w.err == nil || !strings.Contains(w.err.Error(), `served_model_name was "tiny" and is "other"`) || strings.Contains(w.err.Error(), "\n") {
+			t.Errorf("got %v", w.err)
+		}
+	})
+}
+
+// TestEngineRestarts as the same: the worker takes it up again.
+func TestEngineRestarts(t *testing.T) {
+	inWhole(t, protocol.Decode, nil, func(w *whole) {
+		target := w.target()
+		w.engine.Restart("2")
+		<-after(40 * time.Second)
+		if got := w.mustSend(target, "x").read(); got != "1 2 3 length final" {
+			t.Errorf("read %q", got)
+		}
+	})
+}
