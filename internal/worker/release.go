@@ -25,7 +25,9 @@ func (s *service) release(id string, params *structpb.Struct, rank *uint32, log 
 		Stopping: &pb.StoppingCriteria{MaxNewTokens: 1},
 		Kv:       &pb.KVCacheParameters{KvTransferParams: params},
 	}, rank, out)
+	s.releasing.Add(1)
 	s.background.Go(func() {
+		defer s.releasing.Add(-1)
 		limit := time.NewTimer(s.machine.DrainDeadline)
 		defer limit.Stop()
 		select {

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"remora/internal/dynamo/protocol"
@@ -37,7 +38,8 @@ type service struct {
 	handoffs  *handoffs         // set once
 	releases  bool              // hand-offs of declined requests are released (M10); set once
 
-	background sync.WaitGroup // aborts and ordered drops
+	background sync.WaitGroup // aborts, ordered drops and releases
+	releasing  atomic.Int64   // releases under way
 
 	mu   sync.Mutex
 	live map[string]*request // guarded by mu; by engine id

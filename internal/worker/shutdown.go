@@ -30,7 +30,7 @@ func (w *worker) shutdown(cut context.Context) (err error) {
 	idle := func() bool { return w.service.gate.inside() == 0 }
 	wait(cut, w.cfg.GracePeriod, func() bool { return false })
 	w.service.gate.close()
-	wait(cut, w.cfg.ShutdownTimeout, idle)
+	wait(cut, w.cfg.ShutdownTimeout, func() bool { return idle() && w.service.releasing.Load() == 0 })
 	if !idle() && cut.Err() == nil {
 		w.log.Warn("answers still run at the end of the shutdown's patience; ending them", "requests", w.service.gate.inside())
 		w.service.broadcast(handoff.EventShutdown)

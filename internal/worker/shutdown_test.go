@@ -7,6 +7,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"google.golang.org/grpc/codes"
+
 	"remora/internal/dynamo/discovery"
 	"remora/internal/dynamo/protocol"
 	"remora/internal/dynamo/requestplane"
@@ -114,6 +116,36 @@ func TestShutdownWaitsForDrains(t *testing.T) {
 		w.stop()
 		w.ends(nil, began, 20*time.Second, 21*time.Second)
 		if got := w.engine.Of("x"); got != "received headers sent aborted sent ended" {
+			t.Errorf("engine saw %q", got)
+		}
+	})
+}
+
+// TestShutdownWaitsForReleases: the hand-off of a declined decode is fetched although its request is over.
+func TestShutdownWaitsForReleases(t *testing.T) {
+	inWhole(t, protocol.Decode, func(w *whole) { w.cfg.ReleaseDeclined, w.cfg.GracePeriod = true, 0 }, func(w *whole) {
+		w.engine.Script("x", vllmtest.Status(codes.NotFound, "no such adapter"))
+		w.engine.Set(func(b *vllmtest.Behaviour) {
+			b.Script = func(*pb.GenerateRequest) []vllmtest.Step {
+				return []vllmtest.Step{
+					vllmtest.Headers(), vllmtest.Prompt(1), vllmtest.Sleep(3 * time.Second), vllmtest.FinishToken(pb.FinishInfo_LENGTH, 1),
+				}
+			}
+		})
+		if got := w.mustSend(w.target(), "x").read(); got != "prologue(Backend.InvalidArgument)" {
+			t.Errorf("read %q", got)
+		}
+		synctest.Wait()
+		began := time.Now()
+		w.stop()
+		w.ends(nil, began, 3*time.Second, 4*time.Second)
+		released := ""
+		for _, ev := range w.engine.Events() {
+			if ev.Kind == vllmtest.Received && ev.ID != "x" {
+				released = ev.ID
+			}
+		}
+		if got := w.engine.Of(released); got != "received headers sent ended" {
 			t.Errorf("engine saw %q", got)
 		}
 	})
