@@ -47,7 +47,7 @@ var arrows = map[string][]string{
 	// A Dynamo client like any other: it meets workers on the wire alone.
 	"internal/frontdoor": {"internal/dynamo", "internal/tinymodel"},
 	"proto":              {},
-	"interop":            {"interop", "internal/tinymodel"}, // meets Remora as a program
+	"interop":            {"interop", "internal/tinymodel", "internal/sim/calibration"}, // meets Remora as a program
 	"tools":              {},
 }
 

@@ -46,6 +46,12 @@ type engine struct {
 // start runs an engine until the test ends. Name is its side channel's address in the network, port 1.
 func start(t *testing.T, nw network, name string, change func(*Config)) *engine {
 	t.Helper()
+	return startWith(t, nw, name, nil, change)
+}
+
+// startWith is start with a listener for HTTP.
+func startWith(t *testing.T, nw network, name string, web net.Listener, change func(*Config)) *engine {
+	t.Helper()
 	cfg := Config{
 		Model: "/models/tiny", ServedName: "tiny", BlockSize: 4, Blocks: 65, MaxModelLen: 128, MaxSeqs: 4,
 		StepTime: 10 * time.Millisecond, Lease: 12 * time.Second, Seed: 7, SideChannelHost: name, SideChannelPort: 1, Dial: nw.dial,
@@ -68,7 +74,7 @@ func start(t *testing.T, nw network, name string, change func(*Config)) *engine 
 	ctx, cancel := context.WithCancel(context.Background())
 	e := &engine{Server: s, infer: pb.NewInferenceClient(conn), ctrl: pb.NewControlClient(conn), conn: conn, stop: cancel, done: make(chan error, 1)}
 	go func() {
-		e.done <- s.Run(ctx, Listeners{GRPC: front, SideChannel: side})
+		e.done <- s.Run(ctx, Listeners{GRPC: front, HTTP: web, SideChannel: side})
 		close(e.done)
 	}()
 	t.Cleanup(func() { e.end() })

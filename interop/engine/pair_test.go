@@ -1,0 +1,208 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"remora/internal/sim/calibration"
+	"remora/interop/harness"
+	"remora/interop/tinyllama"
+)
+
+// smallEngine is a real engine with the settings that the calibration counts on, on ports that it keeps when it is started
+// again.
+type smallEngine struct {
+	*harness.Process
+	*harness.Client
+
+	name, model      string
+	grpc, http, nixl int
+}
+
+// GRPCPort implements harness.Engine.
+func (e *smallEngine) GRPCPort() int { return e.grpc }
+
+func newSmallEngine(t *testing.T, name, model string) *smallEngine {
+	t.Helper()
+	return &smallEngine{name: name, model: model, grpc: harness.FreePort(t), http: harness.FreePort(t), nixl: harness.FreePort(t)}
+}
+
+// start does not wait until the engine serves.
+func (e *smallEngine) start(t *testing.T) {
+	t.Helper()
+	e.Client = harness.NewClient(e.http)
+	e.Process = harness.Start(t, e.name, nil, harness.Politely,
+		filepath.Join(harness.Root(t), "interop", "scripts", "start-engine.sh"), harness.VLLMVenv(t), e.model,
+		strconv.Itoa(e.http), strconv.Itoa(e.grpc), strconv.Itoa(e.nixl),
+		"--max-num-seqs", strconv.Itoa(calibration.MaxSeqs), "--max-model-len", strconv.Itoa(calibration.MaxModelLen),
+		"--block-size", strconv.Itoa(calibration.BlockSize), "--num-gpu-blocks-override", strconv.Itoa(calibration.Blocks),
+		"--kv-transfer-config", fmt.Sprintf(`{"kv_connector":"NixlConnector","kv_role":"kv_both","kv_buffer_device":"cpu",`+
+			`"kv_connector_extra_config":{"kv_lease_duration":%d}}`, calibration.Lease/time.Second))
+}
+
+func (e *smallEngine) waitReady(t *testing.T) {
+	t.Helper()
+	harness.Poll(t, e.name, 10*time.Minute, func() error {
+		_, err := e.Get(t.Context(), "/health")
+		if err != nil && e.Exited() {
+			return harness.Final(err)
+		}
+		return err
+	})
+}
+
+// client is the engine as the calibration sees it.
+func (e *smallEngine) client(t *testing.T) *calibration.Engine {
+	t.Helper()
+	conn, err := grpc.NewClient("127.0.0.1:"+strconv.Itoa(e.grpc), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	return &calibration.Engine{Conn: conn, URL: e.URL, HTTP: &http.Client{Timeout: 10 * time.Second}}
+}
+
+// tree returns the engine's processes, its front end first.
+func (e *smallEngine) tree(t *testing.T) []process {
+	t.Helper()
+	all := processes(t)
+	i := slices.IndexFunc(all, func(p process) bool {
+		return slices.Contains(p.argv, "--grpc-port") && slices.Contains(p.argv, strconv.Itoa(e.grpc))
+	})
+	if i < 0 {
+		t.Fatalf("%s does not run", e.name)
+	}
+	tree := []process{all[i]}
+	for n := 0; n < len(tree); n++ {
+		for _, p := range all {
+			if p.parent == tree[n].pid {
+				tree = append(tree, p)
+			}
+		}
+	}
+	return tree
+}
+
+// stall stops the process that holds the engine's blocks, or lets it go on.
+func (e *smallEngine) stall(t *testing.T, on bool) error {
+	t.Helper()
+	sig := syscall.SIGCONT
+	if on {
+		sig = syscall.SIGSTOP
+	}
+	for _, p := range e.tree(t) {
+		if strings.HasPrefix(p.argv[0], "VLLM::Worker") {
+			return syscall.Kill(p.pid, sig)
+		}
+	}
+	t.Fatalf("%s has no worker process: %v", e.name, e.tree(t))
+	return nil
+}
+
+// kill ends all of the engine at once. Its parts are in process groups of their own.
+func (e *smallEngine) kill(t *testing.T) {
+	t.Helper()
+	for _, p := range e.tree(t) {
+		_ = syscall.Kill(p.pid, syscall.SIGKILL)
+	}
+	e.Stop(harness.AtOnce)
+}
+
+type process struct {
+	pid, parent int
+	argv        []string
+}
+
+// processes lists what runs on the machine.
+func processes(t *testing.T) []process {
+	t.Helper()
+	dirs, err := filepath.Glob("/proc/[0-9]*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all []process
+	for _, dir := range dirs {
+		argv, errArgv := os.ReadFile(filepath.Join(dir, "cmdline"))
+		stat, errStat := os.ReadFile(filepath.Join(dir, "stat"))
+		if errArgv != nil || errStat != nil || len(argv) == 0 {
+			continue // ended, or a thread of the kernel
+		}
+		_, rest, _ := strings.Cut(string(stat), ") ") // state, parent, ...
+		fields := strings.Fields(rest)
+		pid, errPid := strconv.Atoi(filepath.Base(dir))
+		parent, errParent := strconv.Atoi(fields[1])
+		if errPid != nil || errParent != nil {
+			t.Fatalf("%s: %v %v", dir, errPid, errParent)
+		}
+		all = append(all, process{pid, parent, strings.Split(strings.TrimRight(string(argv), "\x00"), "\x00")})
+	}
+	return all
+}
+
+// startSmallPair starts two such engines on one model and waits until both serve.
+func startSmallPair(t *testing.T) (p, d *smallEngine) {
+	t.Helper()
+	folder := filepath.Join(t.TempDir(), harness.RealModel)
+	if err := tinyllama.Write(folder, 7); err != nil {
+		t.Fatal(err)
+	}
+	p, d = newSmallEngine(t, "small-prefill", folder), newSmallEngine(t, "small-decode", folder)
+	begin := time.Now()
+	p.start(t)
+	d.start(t)
+	p.waitReady(t)
+	d.waitReady(t)
+	t.Logf("two engines serve after %v", time.Since(begin).Round(time.Second))
+	return p, d
+}
+
+// calibrate drives the real pair through the scenario that the simulator's own tests run.
+func calibrate(t *testing.T, p, d *smallEngine) {
+	t.Helper()
+	rows, err := calibration.Rows()
+	if err != nil {
+		t.Fatal(err)
+	}
+	pair := &calibration.Pair{
+		P: p.client(t), D: d.client(t),
+		Stall: func(_ context.Context, on bool) error { return p.stall(t, on) },
+		KillP: func(context.Context) error {
+			p.kill(t)
+			return nil
+		},
+		RestartP: func(context.Context) (*calibration.Engine, error) {
+			p.start(t)
+			p.waitReady(t)
+			return p.client(t), nil
+		},
+	}
+	held := 0
+	for _, row := range rows {
+		if !t.Run(row.Name, func(t *testing.T) {
+			begin := time.Now()
+			err := row.Run(t.Context(), pair, t.Logf)
+			if err != nil {
+				t.Error(err)
+			}
+			t.Logf("%v", time.Since(begin).Round(100*time.Millisecond))
+		}) && d.Exited() {
+			break
+		} else if t.Failed() {
+			continue
+		}
+		held++
+	}
+	t.Logf("calibration: %d of %d rows hold for the real pair", held, len(rows))
+}
