@@ -60,9 +60,9 @@ func leaveFrozen(t *testing.T, d *deployment, n int) {
 func settlesAndGoesOn(t *testing.T, d *deployment, leave func()) {
 	t.Helper()
 	before := good(t, d.Frontend, prompt(story[:333])).Text
-	base := harness.BlockUsage(t, d.engines...)
+	harness.WaitSettled(t, d.engines, d.sidecars...)
 	leave()
-	harness.WaitSettled(t, base, d.engines, d.sidecars...)
+	harness.WaitSettled(t, d.engines, d.sidecars...)
 	if after := good(t, d.Frontend, prompt(story[:333])).Text; after != before {
 		t.Errorf("the same prompt said %q before and %q after", before, after)
 	}

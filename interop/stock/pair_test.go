@@ -41,7 +41,7 @@ func TestPairSaysTheSame(t *testing.T) {
 					t.Errorf("request %d: the decode engine pulled nothing", i)
 				}
 			}
-			harness.WaitSettled(t, []float64{0, 0}, d.engines, d.sidecars...)
+			harness.WaitSettled(t, d.engines, d.sidecars...)
 		})
 	}
 }
