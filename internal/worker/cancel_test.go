@@ -79,7 +79,7 @@ func TestLeave(t *testing.T) {
 					r.wg.Wait()
 					r.svc.background.Wait()
 					synctest.Wait()
-					got := r.engine.Of("x")
+					got := r.saw("x")
 					if head, _, found := strings.Cut(got, " aborted"); found { // what follows depends on whether its answer or the drop is faster
 						got = head + " aborted"
 					}

@@ -57,9 +57,9 @@ func TestDialBackFails(t *testing.T) {
 					synctest.Wait()
 					want := ""
 					if role == protocol.Decode {
-						want = "received headers sent aborted sent ended"
+						want = "received headers sent aborted gone"
 					}
-					if got := r.engine.Of("x"); got != want {
+					if got := r.saw("x"); got != want {
 						t.Errorf("engine saw %q, want %q", got, want)
 					}
 					r.counted(map[string]float64{"cancelled": 1}, 0)
@@ -124,7 +124,7 @@ func TestSlowDial(t *testing.T) {
 // TestKillBeforeDialEnds: the frontend has forgotten the request when the worker calls.
 func TestKillBeforeDialEnds(t *testing.T) {
 	for role, want := range map[protocol.Role]string{
-		protocol.Aggregated: "", protocol.Prefill: "", protocol.Decode: "received headers sent aborted sent ended",
+		protocol.Aggregated: "", protocol.Prefill: "", protocol.Decode: "received headers sent aborted gone",
 	} {
 		t.Run(role.String(), func(t *testing.T) {
 			bubble(t, role, func(r *rig) {
@@ -144,7 +144,7 @@ func TestKillBeforeDialEnds(t *testing.T) {
 				}
 				r.wg.Wait()
 				synctest.Wait()
-				if got := r.engine.Of("x"); got != want {
+				if got := r.saw("x"); got != want {
 					t.Errorf("engine saw %q, want %q", got, want)
 				}
 			})
@@ -162,9 +162,9 @@ func TestResetWhileWriting(t *testing.T) {
 		terminal, counted string
 	}{
 		"a token, aggregated": {protocol.Aggregated, []vllmtest.Step{vllmtest.Tokens(2), vllmtest.Silence()},
-			"received headers sent aborted sent ended", "cancelled", "publish_response"},
+			"received headers sent aborted gone", "cancelled", "publish_response"},
 		"a token, decode": {protocol.Decode, []vllmtest.Step{vllmtest.Tokens(2), vllmtest.Silence()},
-			"received headers sent aborted sent ended", "cancelled", "publish_response"},
+			"received headers sent aborted gone", "cancelled", "publish_response"},
 		"the end": {protocol.Aggregated, []vllmtest.Step{vllmtest.FinishToken(pb.FinishInfo_LENGTH, 2)},
 			"received headers sent ended", "finished", "publish_final"},
 	} {
@@ -178,7 +178,7 @@ func TestResetWhileWriting(t *testing.T) {
 				r.wg.Wait()
 				r.svc.background.Wait()
 				synctest.Wait()
-				if got := r.engine.Of("x"); got != row.engine {
+				if got := r.saw("x"); got != row.engine {
 					t.Errorf("engine saw %q, want %q", got, row.engine)
 				}
 				r.counted(map[string]float64{row.terminal: 1}, 0)
@@ -287,7 +287,7 @@ func TestStopThenKill(t *testing.T) {
 		o.Kill()
 		r.wg.Wait()
 		synctest.Wait()
-		if got := r.engine.Of("x"); !strings.HasPrefix(got, "received headers sent aborted") { // then its answer or the drop, by chance
+		if got := r.saw("x"); !strings.HasPrefix(got, "received headers sent aborted") { // then its answer or the drop, by chance
 			t.Errorf("engine saw %q", got)
 		}
 		if n := r.count("dynamo_component_cancellation_total"); n != 1 {

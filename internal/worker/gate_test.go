@@ -22,7 +22,7 @@ func (r *rig) busy(until <-chan struct{}) (running, waiting *open) {
 	r.engine.Script("waiting", vllmtest.Headers(), vllmtest.Prompt(4), vllmtest.FinishToken(pb.FinishInfo_LENGTH, 2))
 	waiting = r.send("waiting")
 	synctest.Wait()
-	if got := r.engine.Of("waiting"); got != "" {
+	if got := r.saw("waiting"); got != "" {
 		r.t.Errorf("the engine has the waiting request already: %s", got)
 	}
 	return running, waiting
@@ -89,7 +89,7 @@ func TestLeaveTheLine(t *testing.T) {
 					if role == protocol.Decode {
 						seen = "received headers sent ended"
 					}
-					if got := strings.ReplaceAll(r.engine.Of("waiting"), " aborted", ""); got != seen {
+					if got := strings.ReplaceAll(r.saw("waiting"), " aborted", ""); got != seen {
 						t.Errorf("engine saw %q, want %q", got, seen)
 					}
 					for _, ev := range r.engine.Events() {

@@ -101,7 +101,7 @@ func TestStampedHandoffs(t *testing.T) {
 					if n := r.count("remora_handoffs_refused_total", `"`+row.reason+`"`); n != 1 {
 						t.Errorf("%v refused as %s", n, row.reason)
 					}
-					if got := r.engine.Of("x"); got != "" {
+					if got := r.saw("x"); got != "" {
 						t.Errorf("engine saw %q", got)
 					}
 					return

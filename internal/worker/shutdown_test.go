@@ -69,11 +69,11 @@ func TestShutdownPatience(t *testing.T) {
 	}{
 		"in mid-stream": {
 			protocol.Aggregated, []vllmtest.Step{vllmtest.Headers(), vllmtest.Prompt(4), vllmtest.Tokens(1), vllmtest.Silence()},
-			"1 error(Backend.EngineShutdown) final", "received headers sent aborted sent ended", 0,
+			"1 error(Backend.EngineShutdown) final", "received headers sent aborted gone", 0,
 		},
 		"before headers":       {protocol.Aggregated, []vllmtest.Step{vllmtest.Silence()}, "prologue(Backend.EngineShutdown)", "received dropped", 0},
-		"prefill":              {protocol.Prefill, silent, "error(Backend.EngineShutdown) final", "received headers sent aborted sent ended", 0},
-		"decode":               {protocol.Decode, silent, "error(Backend.EngineShutdown) final", "received headers sent aborted sent ended", 0},
+		"prefill":              {protocol.Prefill, silent, "error(Backend.EngineShutdown) final", "received headers sent aborted gone", 0},
+		"decode":               {protocol.Decode, silent, "error(Backend.EngineShutdown) final", "received headers sent aborted gone", 0},
 		"decode, deaf":         {protocol.Decode, deaf, "error(Backend.EngineShutdown) final", "received headers sent aborted", time.Second},
 		"decode, headers late": {protocol.Decode, []vllmtest.Step{vllmtest.Silence()}, "prologue(Backend.EngineShutdown)", "received dropped", time.Second},
 		"decode, whole within the second": {
@@ -97,7 +97,7 @@ func TestShutdownPatience(t *testing.T) {
 					t.Errorf("read %q, want %q", got, row.reads)
 				}
 				w.ends(nil, began, grace+timeout+row.longer, grace+timeout+row.longer+time.Second)
-				if got := w.engine.Of("x"); !strings.HasPrefix(got, row.engine) {
+				if got := w.saw("x"); !strings.HasPrefix(got, row.engine) {
 					t.Errorf("engine saw %q, want %q", got, row.engine)
 				}
 			})
@@ -115,7 +115,7 @@ func TestShutdownWaitsForDrains(t *testing.T) {
 		began := time.Now()
 		w.stop()
 		w.ends(nil, began, 20*time.Second, 21*time.Second)
-		if got := w.engine.Of("x"); got != "received headers sent aborted sent ended" {
+		if got := w.saw("x"); got != "received headers sent aborted gone" {
 			t.Errorf("engine saw %q", got)
 		}
 	})
@@ -145,7 +145,7 @@ func TestShutdownWaitsForReleases(t *testing.T) {
 				released = ev.ID
 			}
 		}
-		if got := w.engine.Of(released); got != "received headers sent ended" {
+		if got := w.saw(released); got != "received headers sent ended" {
 			t.Errorf("engine saw %q", got)
 		}
 	})

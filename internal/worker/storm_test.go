@@ -143,7 +143,7 @@ func (r *rig) calm(all []*stormy) {
 			lost--
 		}
 		if err := s.lawful(life, r.role); err != nil {
-			r.t.Errorf("%s: %v; left after %v; engine saw %s; read %q", s.id, err, s.left, r.engine.Of(s.id), s.answer)
+			r.t.Errorf("%s: %v; left after %v; engine saw %s; read %q", s.id, err, s.left, r.saw(s.id), s.answer)
 		}
 	}
 	if lost != 0 {

@@ -136,3 +136,9 @@ samples:
 	}
 	return sum
 }
+
+// gone makes one of what an engine may see of an Abort that a drop follows: which is first to end the stream there is a race.
+var gone = strings.NewReplacer("aborted sent ended", "aborted gone", "aborted sent dropped", "aborted gone", "aborted dropped", "aborted gone", "aborted ended", "aborted gone")
+
+// saw gives what the engine saw of a request, in order.
+func (r *rig) saw(id string) string { return gone.Replace(r.engine.Of(id)) }
