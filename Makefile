@@ -23,6 +23,9 @@ export REMORA_BIN         = $(CURDIR)/bin/remora
 ARGS ?=
 # How long each fuzz target runs.
 FUZZTIME ?= 10s
+# How many schedules a soak runs, and the first one's seed.
+N    ?= 1000000
+SEED ?= 0
 # Which tests: make test RUN=TestDisconnect
 RUN ?= .
 
@@ -87,6 +90,10 @@ fuzz: ## run every fuzz target for FUZZTIME (default 10s)
 	    go test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) "$$pkg"; \
 	  done; \
 	done
+
+.PHONY: soak
+soak: ## N random schedules of the hand-off in virtual time, from SEED on (N=1000000)
+	go test ./internal/chaos -run '^TestSchedules$$' -schedules $(N) -seed $(SEED) -timeout 0 -v
 
 .PHONY: dynamo
 dynamo: ## install the stock Dynamo into DYNAMO_VENV (once, about a minute)

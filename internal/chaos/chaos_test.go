@@ -17,7 +17,7 @@ var (
 // raceTime instead.
 const (
 	schedules = 20_000
-	raceTime  = 15 * time.Second
+	raceTime  = 10 * time.Second
 )
 
 // TestSchedules runs random schedules and checks C1-C9 and M1-M10 after each.

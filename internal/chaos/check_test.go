@@ -15,39 +15,39 @@ func (l *leg) judge(ev handoff.Event, act handoff.Action) {
 	switch act.Kind {
 	case handoff.ActSubmit:
 		if l.keeper && l.cancels > 0 && !act.Short {
-			l.violate("M1", "%s is submitted whole for a client that has left", l.id)
+			l.violatef("M1", "%s is submitted whole for a client that has left", l.id)
 		}
 	case handoff.ActAbort:
 		l.aborts++
 		switch {
 		case l.aborts > 1:
-			l.violate("C5", "%s sends a second Abort", l.id)
+			l.violatef("C5", "%s sends a second Abort", l.id)
 		case l.finishRead:
-			l.violate("C5", "%s sends an Abort after the finish", l.id)
+			l.violatef("C5", "%s sends an Abort after the finish", l.id)
 		case !l.headers:
-			l.violate("M8", "%s sends an Abort before the headers", l.id)
+			l.violatef("M8", "%s sends an Abort before the headers", l.id)
 		case l.keeper && !letGo && l.plan.policy != handoff.Release && l.worker.last == handoff.EventDispatch:
-			l.violate("M2", "%s aborts a hand-off that is not fetched", l.id)
+			l.violatef("M2", "%s aborts a hand-off that is not fetched", l.id)
 		}
 	case handoff.ActDrop:
 		if l.keeper && !letGo {
-			l.violate("M2", "%s drops a hand-off that is not fetched", l.id)
+			l.violatef("M2", "%s drops a hand-off that is not fetched", l.id)
 		}
 		if l.dropped {
-			l.violate("M8", "%s drops twice", l.id)
+			l.violatef("M8", "%s drops twice", l.id)
 		}
 		if ev.Kind == handoff.EventTimer && l.headers && l.aborts == 0 {
-			l.violate("M3", "%s drops at the deadline without an Abort", l.id)
+			l.violatef("M3", "%s drops at the deadline without an Abort", l.id)
 		}
 	case handoff.ActTerminal:
 		l.terminals++
 		switch {
 		case l.terminals > 1:
-			l.violate("C3", "%s has a second terminal", l.id)
+			l.violatef("C3", "%s has a second terminal", l.id)
 		case l.cancels > 0 && act.Terminal != handoff.Cancelled:
-			l.violate("M7", "%s ends as %v after its client has left", l.id, act.Terminal)
+			l.violatef("M7", "%s ends as %v after its client has left", l.id, act.Terminal)
 		case l.cancels == 0 && act.Terminal == handoff.Cancelled:
-			l.violate("M7", "%s ends as cancelled, but nobody has left", l.id)
+			l.violatef("M7", "%s ends as cancelled, but nobody has left", l.id)
 		}
 	default: // what the others do shows in the engines and at the client
 	}
@@ -56,7 +56,7 @@ func (l *leg) judge(ev handoff.Event, act handoff.Action) {
 // check is everything that must hold when nothing happens any more.
 func (r *run) check(quiet bool) {
 	if !quiet {
-		r.violate("C6", "not at rest after %v and %d events", r.now, r.done)
+		r.violatef("C6", "not at rest after %v and %d events", r.now, r.done)
 		return // everything else would only say so again
 	}
 	for _, l := range r.legs {
@@ -70,7 +70,7 @@ func (r *run) check(quiet bool) {
 	}
 	for _, as := range []role{roleAggregated, rolePrefill, roleDecode} {
 		if w := r.workers[as]; w != nil && (w.inside > 0 || len(w.live) > 0 || len(w.line) > 0) {
-			r.violate("C6", "%s keeps %d requests, %d ids and %d in line", w.name, w.inside, len(w.live), len(w.line))
+			r.violatef("C6", "%s keeps %d requests, %d ids and %d in line", w.name, w.inside, len(w.live), len(w.line))
 		}
 	}
 }
@@ -82,28 +82,28 @@ func (r *run) checkLeg(l *leg) {
 		return
 	}
 	if l.machine == nil || l.machine.State() != handoff.Done || l.terminals != 1 || !l.removed {
-		r.violate("C3", "%s has %d terminals, removed %v", l.id, l.terminals, l.removed)
+		r.violatef("C3", "%s has %d terminals, removed %v", l.id, l.terminals, l.removed)
 		return
 	}
 	r.tally.terminals[l.terminal.String()]++
 	if !l.gone && l.ends != 1 || l.ends > 1 {
-		r.violate("C3", "the client of %s saw %d ends", l.id, l.ends)
+		r.violatef("C3", "the client of %s saw %d ends", l.id, l.ends)
 	}
 	if l.ends == 1 && !l.complete() {
-		r.violate("C3", "the client of %s saw %v, %v after the terminal %v", l.id, l.reason, l.failed, l.terminal)
+		r.violatef("C3", "the client of %s saw %v, %v after the terminal %v", l.id, l.reason, l.failed, l.terminal)
 	}
 	stopped := l.worker.last != handoff.EventDispatch
 	if l.keeper && l.refusal == nil && l.stream == nil && !stopped {
-		r.violate("M1", "%s was never submitted", l.id)
+		r.violatef("M1", "%s was never submitted", l.id)
 	}
 	if l.reason == protocol.FinishCancelled && l.terminal == handoff.Finished && l.aborts == 0 {
-		r.violate("M9", "%s was ended by an Abort that was not its own", l.id)
+		r.violatef("M9", "%s was ended by an Abort that was not its own", l.id)
 	}
 	if took := l.doneAt - l.decidedAt; l.cancels > 0 && took > r.plan.deadline {
-		r.violate("M3", "%s took %v from the cancel to its end", l.id, took)
+		r.violatef("M3", "%s took %v from the cancel to its end", l.id, took)
 	}
 	if l.role == rolePrefill && l.cancels > 0 && l.headers && !l.finishRead && l.aborts == 0 && l.dropped {
-		r.violate("M6", "%s was dropped without an Abort", l.id)
+		r.violatef("M6", "%s was dropped without an Abort", l.id)
 	}
 	r.checkText(l)
 }
@@ -139,9 +139,9 @@ func (r *run) checkText(l *leg) {
 	}
 	switch {
 	case len(l.tokens) > len(want) || !slices.Equal(l.tokens, want[:len(l.tokens)]):
-		r.violate("C7", "%s got %v, one engine alone says %v", l.id, l.tokens, want)
+		r.violatef("C7", "%s got %v, one engine alone says %v", l.id, l.tokens, want)
 	case whole && len(l.tokens) != l.conv.plan.tokens:
-		r.violate("C7", "%s got %d tokens of %d", l.id, len(l.tokens), l.conv.plan.tokens)
+		r.violatef("C7", "%s got %d tokens of %d", l.id, len(l.tokens), l.conv.plan.tokens)
 	}
 }
 
@@ -149,12 +149,12 @@ func (r *run) checkText(l *leg) {
 func (e *engine) checkBase() {
 	if !e.running() {
 		if e.plan.fault != faultDDead {
-			e.violate("C9", "%s does not run", e.name)
+			e.violatef("C9", "%s does not run", e.name)
 		}
 		return
 	}
 	if err := e.core.Check(); err != nil {
-		e.violate("C2", "%s: %v", e.name, err)
+		e.violatef("C2", "%s: %v", e.name, err)
 	}
 	name := "C2"
 	if e.name == "P" {
@@ -163,11 +163,11 @@ func (e *engine) checkBase() {
 	s := e.core.Stats()
 	// A READ that never ends keeps the blocks that it may still write to: nothing but a restart frees them.
 	if s.Running+s.Waiting+s.Held > 0 || s.RecvPending != e.hung || e.hung == 0 && s.UsedBlocks > 0 {
-		e.violate(name, "%s is not at its base: %d running, %d waiting, %d receiving (%d hung), %d held, %d blocks",
+		e.violatef(name, "%s is not at its base: %d running, %d waiting, %d receiving (%d hung), %d held, %d blocks",
 			e.name, s.Running, s.Waiting, s.RecvPending, e.hung, s.Held, s.UsedBlocks)
 	}
 	if open := e.openStreams(); len(open) > 0 {
-		e.violate("C6", "%s has open streams: %v", e.name, open)
+		e.violatef("C6", "%s has open streams: %v", e.name, open)
 	}
 }
 
@@ -186,7 +186,7 @@ func (e *engine) openStreams() []string {
 func (r *run) checkGrant(g *grant) {
 	switch g.fate {
 	case fateHeld:
-		r.violate("C1", "%s is held for ever", g.id)
+		r.violatef("C1", "%s is held for ever", g.id)
 	case fateExpired:
 		for _, x := range excuses {
 			if x.holds(g) {
@@ -194,7 +194,7 @@ func (r *run) checkGrant(g *grant) {
 				return
 			}
 		}
-		r.violate("C1", "the lease of %s (%s) ended at %v and nothing excuses it", g.id, legName(g.prefill), g.ended.Round(time.Millisecond))
+		r.violatef("C1", "the lease of %s (%s) ended at %v and nothing excuses it", g.id, legName(g.prefill), g.ended.Round(time.Millisecond))
 	case fateCompleted, fateLost:
 		r.tally.releases[string(g.fate)]++
 	}

@@ -32,7 +32,8 @@ type engine struct {
 	wakeup *event
 	alarm  *event
 	ledger *ledger
-	hung   int // READs that never end
+	hung   int           // READs that never end
+	frozen time.Duration // until then the process does nothing, though its connections stand
 	// poisoned: blocks that were not the prompt's any more were read, in a way that no worker can prevent. Stays for the
 	// whole schedule.
 	poisoned bool
@@ -114,17 +115,43 @@ func (e *engine) fall() {
 	e.alarm.off()
 	e.wakeup, e.alarm = nil, nil
 	e.ledger.lose()
-	for _, s := range e.live {
-		s.lostEngine = true
+	for _, l := range e.legs {
+		for _, s := range l.streams {
+			if s.e == e && s.life == e.life && (!s.over || s.grant != nil && s.grant.fate == fateHeld) { // or what it had to tell P
+				s.lostEngine = true
+			}
+		}
 	}
 	open := slices.DeleteFunc(slices.Clone(e.live), func(s *stream) bool { return s.owner == nil })
 	e.after(time.Second+slowAnswer, func() {
 		for _, s := range open {
 			if !s.ended {
-				e.violate("C9", "%s is open a second after its engine was lost", s.id)
+				e.violatef("C9", "%s is open a second after its engine was lost", s.id)
 			}
 		}
 	})
+}
+
+// freeze stops the process for a while.
+func (e *engine) freeze(span time.Duration) {
+	e.logf(e.name, "freezes for %v", span)
+	e.frozen = e.now + span
+	for _, l := range e.legs {
+		for _, s := range l.streams {
+			s.frozen = s.frozen || s.e == e && !s.over
+		}
+	}
+}
+
+// later is something that the process itself does, so not while it is frozen.
+func (e *engine) later(d time.Duration, do func()) { e.after(d, func() { e.awake(do) }) }
+
+func (e *engine) awake(do func()) {
+	if e.now < e.frozen {
+		e.at(e.frozen, func() { e.awake(do) })
+		return
+	}
+	do()
 }
 
 // wake has an idle engine look at what has come.
@@ -140,6 +167,10 @@ func (e *engine) turn() {
 	e.wakeup.off()
 	e.alarm.off()
 	e.wakeup, e.alarm = nil, nil
+	if e.now < e.frozen {
+		e.wakeup = e.at(e.frozen, e.turn)
+		return
+	}
 	e.ledger.settle(e.now)
 	step := e.core.Schedule(e.now)
 	e.ledger.compare(e.core.Stats())
@@ -150,7 +181,7 @@ func (e *engine) turn() {
 	case step.Busy:
 		e.busy = true
 		life := e.life
-		e.after(e.step, func() {
+		e.later(e.step, func() {
 			if life != e.life || !e.running() {
 				return
 			}
@@ -185,7 +216,7 @@ func (e *engine) deliver() {
 		}
 	}
 	if e.core.Dead() && !e.lost {
-		e.violate("C9", "engine core %s met something that it does not survive", e.name)
+		e.violatef("C9", "engine core %s met something that it does not survive", e.name)
 		e.die()
 	}
 }
@@ -210,7 +241,7 @@ func (e *engine) abort(id string, answered func(known bool)) {
 	if e.plan.aborts == abortLate {
 		way = e.between(0, abortTimeout-time.Second)
 	}
-	e.after(way, func() {
+	e.later(way, func() {
 		if !e.up {
 			return // the call fails after its timeout, as far as anybody waits
 		}

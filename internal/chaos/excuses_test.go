@@ -22,6 +22,9 @@ var excuses = []excuse{
 		p := g.prefill
 		return p != nil && p.dropped && (p.dropOn == handoff.EventTimer || p.dropOn == handoff.EventPatience || p.dropOn == handoff.EventCut)
 	}},
+	{"prefill let go unread: its engine had stopped to answer", func(g *grant) bool {
+		return g.prefill != nil && g.prefill.dropped && g.prefill.dropOn == handoff.EventLost
+	}},
 	{"prefill's answer broke the protocol", func(g *grant) bool { return g.prefill != nil && g.prefill.bad }},
 
 	// The frontend.
@@ -31,7 +34,7 @@ var excuses = []excuse{
 	{"frontend gone or given up before it sent the decode", func(g *grant) bool {
 		return g.received && len(g.legs) == 0 && (g.prefill.conv.gaveUp || g.prefill.conv.front.dead || g.prefill.conv.attempt > 0)
 	}},
-	{"decode came to a worker that takes no more", anyLeg(func(l *leg) bool { return l.turnedAway })},
+	{"decode came to a worker that takes no requests", anyLeg(func(l *leg) bool { return l.turnedAway })},
 
 	// Refused before the engine: it would have answered with wrong text, or not survived.
 	{"stale: refused", anyLeg(func(l *leg) bool { return l.fault == "stale" })},
@@ -50,6 +53,7 @@ var excuses = []excuse{
 	{"D is gone", anyStream(func(s *stream) bool { return s.lostEngine })},
 	{"READ failed", anyStream(func(s *stream) bool { return s.readFailed })},
 	{"READ never ended", anyStream(func(s *stream) bool { return s.readHung })},
+	{"D was frozen, and its heartbeats with it", anyStream(func(s *stream) bool { return s.frozen })},
 	{"heartbeats lost", anyStream(func(s *stream) bool { return s.lostBeats })},
 	{"let go during a READ, which ends the heartbeats", anyStream(func(s *stream) bool { return s.endedInRead })},
 

@@ -229,7 +229,7 @@ func (c *conv) turnedAway(l *leg) {
 // receive takes one frame of the response.
 func (c *conv) receive(l *leg, f frame) {
 	if l.ends > 0 && !c.front.dead {
-		c.violate("C3", "%s gets a frame after the end", l.id)
+		c.violatef("C3", "%s gets a frame after the end", l.id)
 	}
 	if l.closed {
 		return
@@ -275,7 +275,7 @@ func (c *conv) handOver(l *leg) {
 	requestID, _ := l.params.Get("remote_request_id")
 	c.grant = c.grants[grantKey(engineID.Str, requestID.Str)]
 	if c.grant == nil {
-		c.violate("C4", "%s hands off %s, which nobody holds", l.id, requestID.Str)
+		c.violatef("C4", "%s hands off %s, which nobody holds", l.id, requestID.Str)
 		return
 	}
 	c.grant.received = true

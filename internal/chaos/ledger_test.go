@@ -130,7 +130,7 @@ func (l *ledger) compare(s core.Stats) {
 		return
 	}
 	if s.Held != len(l.open) || s.Completed != l.completed || s.Expired != l.expired {
-		l.engine.violate("C1", "%s: the engine says held %d, completed %d, expired %d; by the rules it is %d, %d, %d",
+		l.engine.violatef("C1", "%s: the engine says held %d, completed %d, expired %d; by the rules it is %d, %d, %d",
 			l.id, s.Held, s.Completed, s.Expired, len(l.open), l.completed, l.expired)
 	}
 }
@@ -140,7 +140,7 @@ func (r *run) consume(s *stream, src *core.Source) {
 	g := s.grant
 	if g == nil {
 		if src.Defect == core.Sound {
-			r.violate("C4", "%s consumes %s, which nobody handed off", s.id, src.RequestID)
+			r.violatef("C4", "%s consumes %s, which nobody handed off", s.id, src.RequestID)
 		}
 		return
 	}
@@ -148,6 +148,6 @@ func (r *run) consume(s *stream, src *core.Source) {
 	late := r.now-g.usedAt >= r.plan.lease // beyond what a worker remembers; a stamp would tell
 	g.usedAt = r.now
 	if g.uses > 1 && (!g.blind || !late) {
-		r.violate("C4", "%s is consumed a second time, by %s", g.id, s.id)
+		r.violatef("C4", "%s is consumed a second time, by %s", g.id, s.id)
 	}
 }

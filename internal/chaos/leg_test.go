@@ -151,7 +151,11 @@ func (l *leg) dispatch() {
 
 // dial connects back; then goes on when it is known whether that worked.
 func (l *leg) dial(then func()) {
-	l.after(l.hop(), func() {
+	takes := l.hop()
+	if l.chance(3) { // a frontend that is slow to accept
+		takes = l.between(0, 5*time.Second)
+	}
+	l.after(takes, func() {
 		l.dialed = true
 		if l.dialFails || l.conv.frontend().dead || l.gone || l.worker.ended {
 			l.logf(l.id, "frontend can't be dialled back")
@@ -192,7 +196,7 @@ func (l *leg) cancel(why string) {
 // where says in the words of the test matrix what a cancel hits.
 func (l *leg) where() string {
 	s := l.stream
-	at := ""
+	var at string
 	switch {
 	case s == nil && !l.dispatched:
 		at = "before dispatch"
@@ -248,7 +252,7 @@ func (l *leg) stepWith(ev handoff.Event, out frame, failure *protocol.Error) {
 		if was != handoff.Done {
 			l.doneAt = l.now
 			if l.stream != nil && !l.ended && !l.dropped {
-				l.violate("C6", "%s has ended and leaves its stream open", l.id)
+				l.violatef("C6", "%s has ended and leaves its stream open", l.id)
 			}
 		}
 		l.deadline.off()

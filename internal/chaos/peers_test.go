@@ -85,9 +85,16 @@ func (e *engine) read(r core.Read) {
 	case e.plan.fault == faultReadBad && s.struck():
 		s.readFailed = true
 	}
-	e.after(takes, func() {
-		if e.life == life && e.running() {
-			e.endRead(s, r)
+	e.later(takes, func() { // both processes take part
+		do := func() {
+			if e.life == life && e.running() {
+				e.endRead(s, r)
+			}
+		}
+		if p := e.peer(r.Source.EngineID); p != nil {
+			p.awake(do)
+		} else {
+			do()
 		}
 	})
 }
@@ -113,7 +120,7 @@ func (e *engine) endRead(s *stream, r core.Read) {
 		}
 	})
 	life := e.life
-	e.after(e.hop(), func() {
+	e.later(e.hop(), func() {
 		if e.life != life || !e.running() {
 			return
 		}
@@ -126,15 +133,15 @@ func (e *engine) endRead(s *stream, r core.Read) {
 }
 
 // judgeRead: blocks that are not held any more may be anybody's. A request that has ended does not care; for the others only
-// two things excuse it, and then what D says from now on proves nothing.
+// few things excuse it, and then what D says from now on proves nothing.
 func (e *engine) judgeRead(p *engine, s *stream, r core.Read) {
 	if p.ledger.holds(r.Source.RequestID) || s.endedInRead {
 		return
 	}
 	e.tally.stale++
-	if s.lostBeats || s.grant != nil && s.grant.blind {
+	if s.lostBeats || s.frozen || s.grant != nil && s.grant.blind {
 		e.poisoned = true
 		return
 	}
-	e.violate("C7", "%s reads blocks of %s, which are not held any more", s.id, r.Source.RequestID)
+	e.violatef("C7", "%s reads blocks of %s, which are not held any more", s.id, r.Source.RequestID)
 }

@@ -81,11 +81,12 @@ const (
 	faultAnswers  word = "answers-slow"
 	faultMessage  word = "bad-message"
 	faultNoStamp  word = "no-stamp"
+	faultFrozen   word = "engine-frozen"
 )
 
 var faults = []word{
 	faultNone, faultNone, faultReadSlow, faultReadHung, faultReadBad, faultBeats, faultPAgain, faultDAgain, faultDDead, faultDecline,
-	faultRefuse, faultBroken, faultStale, faultReuse, faultDFull, faultHung, faultAnswers, faultMessage, faultNoStamp,
+	faultRefuse, faultBroken, faultStale, faultReuse, faultDFull, faultHung, faultAnswers, faultMessage, faultNoStamp, faultFrozen,
 }
 
 // plan is a schedule as the seed draws it. Nothing of it changes while it runs.
@@ -206,6 +207,7 @@ func (p *plan) fit(w *world) {
 		if p.topology == "aggregated" { // would strike nobody
 			p.topology = "pair"
 		}
+	default: // goes with everything
 	}
 }
 
@@ -271,11 +273,20 @@ func (p *plan) drawStop(w *world) *stopPlan {
 // and a READ that is slow outlives the request which asked for it.
 func (p *plan) quiet() time.Duration {
 	quiet := p.last + 2*p.patience + p.deadline + 6*p.lease + slowestRead(p.lease) + 30*time.Second
-	if p.fault == faultAnswers { // one place, and everybody has to wait for it
+	switch p.fault {
+	case faultAnswers: // one place, and everybody has to wait for it
 		quiet += time.Duration(len(p.requests)) * 2 * slowAnswer
+	case faultReadHung, faultReadSlow: // one prefill after the other finds a full pool
+		quiet += time.Duration(len(p.requests)) * (p.patience + p.deadline + 3*p.lease)
+	case faultFrozen:
+		quiet += longestFreeze
+	default: // keeps nothing waiting
 	}
 	return quiet
 }
+
+// longestFreeze of an engine.
+const longestFreeze = 45 * time.Second
 
 // slowestRead is longer than a lease: a READ that goes on keeps it alive.
 func slowestRead(lease time.Duration) time.Duration { return 3 * lease }

@@ -3,6 +3,7 @@ package chaos
 import (
 	"fmt"
 	"io"
+	"time"
 )
 
 // run is one schedule under way, and what is known of it for its checks.
@@ -28,7 +29,7 @@ type run struct {
 // violation is a broken invariant: its name, as in the package's references, and what was seen.
 type violation struct{ name, text string }
 
-func (r *run) violate(name, format string, args ...any) {
+func (r *run) violatef(name, format string, args ...any) {
 	v := violation{name, fmt.Sprintf(format, args...)}
 	r.logf("VIOLATION", "%s: %s", v.name, v.text)
 	if len(r.violations) < 20 {
@@ -99,5 +100,24 @@ func (r *run) strike() {
 		r.at(at, func() { r.engines[1].restart(r.between(0, r.plan.lease)) })
 	case faultDDead:
 		r.at(at, r.engines[1].die)
+	case faultFrozen:
+		r.at(at, func() {
+			e := pick(r.world, r.engines...)
+			span := r.between(0, pick(r.world, time.Second, r.plan.lease, longestFreeze))
+			e.freeze(span)
+			r.watch(e, span)
+		})
+	default: // the others strike requests
+	}
+}
+
+// watch is what the supervision of a frozen engine does: its worker learns of it, and later that it is back.
+func (r *run) watch(e *engine, span time.Duration) {
+	notices := r.between(2*time.Second, 4*time.Second)
+	for _, as := range []role{roleAggregated, rolePrefill, roleDecode} {
+		if w := r.workers[as]; w != nil && w.engine == e && span > notices {
+			r.after(notices, w.lost)
+			r.after(span+time.Second, func() { w.paused = false })
+		}
 	}
 }

@@ -62,6 +62,7 @@ type stream struct {
 	endedInRead bool
 	lostBeats   bool
 	lostEngine  bool
+	frozen      bool // its engine was, meanwhile
 	unheard     bool // dropped before the front end had it
 	declined    bool
 }
@@ -81,7 +82,8 @@ func (e *engine) open(req *pb.GenerateRequest, owner *leg, to sink) *stream {
 		s.spoiled = 1 + e.rng.IntN(4)
 	}
 	s.arrived = e.now + e.hop()
-	e.at(s.arrived, s.arrive)
+	s.frozen = e.now < e.frozen
+	e.later(s.arrived-e.now, s.arrive)
 	return s
 }
 
@@ -101,7 +103,7 @@ func (s *stream) arrive() {
 	if s.e.plan.fault == faultHung && s.struck() && s.owner.role != rolePrefill {
 		return // the handler never runs
 	}
-	s.e.after(s.e.hop(), s.handle)
+	s.e.later(s.e.hop(), s.handle)
 }
 
 // handle is the front end's handler.
@@ -120,7 +122,7 @@ func (s *stream) handle() {
 		s.finish(vllm.Status{RPC: "GenerateStream", Code: codes.NotFound, Message: "model `other` not found"})
 		return
 	}
-	s.e.after(s.e.between(0, time.Millisecond), s.register)
+	s.e.later(s.e.between(0, time.Millisecond), s.register)
 }
 
 func (s *stream) register() {
@@ -133,8 +135,8 @@ func (s *stream) register() {
 		return
 	}
 	for _, other := range s.e.live {
-		if other != s && other.external == s.external && other.registered && !other.closed {
-			s.e.violate("M9", "two live requests bear the id %s", s.external)
+		if other != s && other.external == s.external && other.registered && !other.closed && !s.closed {
+			s.e.violatef("M9", "two live requests bear the id %s", s.external)
 		}
 	}
 	req := s.request()
@@ -214,7 +216,7 @@ func (s *stream) drop() {
 	s.e.after(s.e.between(0, 100*time.Microsecond), func() {
 		s.conclude(vllm.Status{RPC: "GenerateStream", Code: codes.Canceled, Message: "dropped", Dropped: true})
 	})
-	s.e.at(max(s.arrived, s.e.now+s.e.hop()), func() {
+	s.e.later(max(s.arrived-s.e.now, s.e.hop()), func() {
 		s.reset = true
 		s.unheard = !s.handled
 		if s.registered && !s.over {

@@ -52,6 +52,7 @@ type worker struct {
 	suffixes  int
 	last      handoff.EventKind // what was broadcast; EventDispatch: nothing
 	refusing  bool
+	paused    bool // its engine does not answer
 	ended     bool
 }
 
@@ -79,8 +80,8 @@ func newWorker(r *run, name string, as role, e *engine) *worker {
 
 // serve is one request from its frame on.
 func (w *worker) serve(l *leg) {
-	if w.refusing || w.ended {
-		w.logf(l.id, "is refused by a worker that stops")
+	if w.refusing || w.paused || w.ended {
+		w.logf(l.id, "is refused by a worker that takes no requests")
 		l.turnedAway = true
 		w.after(w.hop(), func() { l.conv.turnedAway(l) })
 		return
@@ -90,18 +91,19 @@ func (w *worker) serve(l *leg) {
 	l.prepare()
 	w.add(l)
 	l.mark(atArrival)
-	if l.keeper {
-		l.dial(func() {})
-		w.enter(l)
-		return
-	}
-	l.dial(func() {
+	proceed := func() {
 		if l.refusal != nil {
 			l.step(handoff.Event{Kind: handoff.EventRefuse, Unclaimed: l.unclaimed != nil}, nil)
 			return
 		}
 		w.enter(l)
-	})
+	}
+	if l.keeper || l.refusal != nil && l.unclaimed != nil && !w.rules.dialFirst { // the frontend is not waited for where P's blocks are
+		l.dial(func() {})
+		proceed()
+		return
+	}
+	l.dial(proceed)
 }
 
 // add gives a leg an id that no live request bears.
@@ -245,7 +247,7 @@ func (w *worker) signal(p *stopPlan) {
 			w.broadcast(handoff.EventShutdown)
 			w.after(shutdownRead+settleTime, func() {
 				if w.inside > 0 {
-					w.violate("M5", "%s: %d requests are left at the end of the shutdown", w.name, w.inside)
+					w.violatef("M5", "%s: %d requests are left at the end of the shutdown", w.name, w.inside)
 				}
 				w.end()
 			})
@@ -258,6 +260,14 @@ func (w *worker) cut() {
 	w.refusing = true
 	w.broadcast(handoff.EventCut)
 	w.after(cutTime, w.end)
+}
+
+// lost tells every request that nothing can be expected of the engine.
+func (w *worker) lost() {
+	w.paused = true
+	for _, l := range slices.Clone(w.order) {
+		l.step(handoff.Event{Kind: handoff.EventLost}, &protocol.Error{Kind: protocol.ErrorBackendEngineShutdown})
+	}
 }
 
 func (w *worker) broadcast(kind handoff.EventKind) {
@@ -276,7 +286,7 @@ func (w *worker) end() {
 	w.logf(w.name, "has ended; %d inside", w.inside)
 	for _, l := range slices.Clone(w.order) {
 		if l.machine.State() != handoff.Done {
-			w.violate("M5", "%s has not ended with its worker", l.id)
+			w.violatef("M5", "%s has not ended with its worker", l.id)
 		}
 		l.leave("worker-ended")
 	}

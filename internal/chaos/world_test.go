@@ -93,10 +93,11 @@ func (w *world) logf(who, format string, args ...any) {
 // queue is a heap by time and then by order of making.
 type queue []*event
 
-func (q queue) Len() int      { return len(q) }
-func (q queue) Swap(i, j int) { q[i], q[j] = q[j], q[i] }
-func (q queue) Less(i, j int) bool {
-	return q[i].at < q[j].at || q[i].at == q[j].at && q[i].seq < q[j].seq
+func (q *queue) Len() int      { return len(*q) }
+func (q *queue) Swap(i, j int) { (*q)[i], (*q)[j] = (*q)[j], (*q)[i] }
+func (q *queue) Less(i, j int) bool {
+	a, b := (*q)[i], (*q)[j]
+	return a.at < b.at || a.at == b.at && a.seq < b.seq
 }
 func (q *queue) Push(x any) { *q = append(*q, x.(*event)) }
 func (q *queue) Pop() any {
