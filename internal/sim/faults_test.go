@@ -156,6 +156,8 @@ func TestCrashLateReceive(t *testing.T) {
 }
 
 // TestHeadFirstExpirySwitch: while it is on, an ended lease behind a renewed one is not seen.
+//
+// Rules: lease-scan.
 func TestHeadFirstExpirySwitch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p, d, _ := pair(t, func(c *Config) { c.Faults = []Fault{ReadStall} })
@@ -178,6 +180,8 @@ func TestHeadFirstExpirySwitch(t *testing.T) {
 
 // TestReadFaults: a transfer that does not move blocks nobody else and goes on afterwards; a slow one is late; a failed one is
 // an error of its request.
+//
+// Rules: load-failure, read-stalled.
 func TestReadFaults(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p, d, agg := pair(t, func(c *Config) { c.ReadDelay = 3 * time.Second })

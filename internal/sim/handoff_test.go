@@ -29,6 +29,8 @@ func wantBase(t *testing.T, engines ...*engine) {
 }
 
 // TestHandOff: prefill, then decode gives the text of one engine alone; P is freed by the completion.
+//
+// Rules: hand-off-text.
 func TestHandOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p, d, agg := pair(t, nil)
@@ -56,6 +58,7 @@ func TestHandOff(t *testing.T) {
 	})
 }
 
+// Rules: ids-side-by-side.
 func TestHandOffHasTheRecordedKeys(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := start(t, network{}, "p", nil)
@@ -89,6 +92,8 @@ func TestHandOffHasTheRecordedKeys(t *testing.T) {
 }
 
 // TestLeaseEnds: nobody comes; the blocks are free when the lease ends, on an engine that is otherwise idle.
+//
+// Rules: never-called, lease-scan.
 func TestLeaseEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := start(t, network{}, "p", nil)
@@ -106,6 +111,8 @@ func TestLeaseEnds(t *testing.T) {
 }
 
 // TestHeartbeatsRenewTheLease: a decode that is queued longer than the lease keeps P's blocks.
+//
+// Rules: heartbeats.
 func TestHeartbeatsRenewTheLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p, d, agg := pair(t, func(c *Config) { c.MaxSeqs, c.StepTime = 1, time.Second })
@@ -132,6 +139,8 @@ func TestHeartbeatsRenewTheLease(t *testing.T) {
 
 // TestStaleHandOff: after the lease the blocks belong to somebody else. The engine says OK, the text is wrong, and stays wrong
 // for the same prompt without a hand-off, until the cache is bypassed.
+//
+// Rules: d-late-reused, late-read.
 func TestStaleHandOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p, d, agg := pair(t, nil)
@@ -161,6 +170,8 @@ func TestStaleHandOff(t *testing.T) {
 }
 
 // TestDecodeLeaves: whatever the moment at which the client goes, P is freed at once and D has nothing left.
+//
+// Rules: d-dropped-early, d-dropped-running, release-by-drop, drop-after-send.
 func TestDecodeLeaves(t *testing.T) {
 	for name, leave := range map[string]func(d *engine, stop context.CancelFunc){
 		"drop": func(_ *engine, stop context.CancelFunc) { stop() },
@@ -200,6 +211,8 @@ func TestDecodeLeaves(t *testing.T) {
 }
 
 // TestUnreachable walks the ways in which D does not find P.
+//
+// Rules: nobody-listens, host-null, wrong-engine, blocks-beyond, known-engine, no-tp-size, load-failure.
 func TestUnreachable(t *testing.T) {
 	const failed = "Internal: engine failed during generation"
 	for _, tt := range []struct {
@@ -253,6 +266,8 @@ func TestUnreachable(t *testing.T) {
 
 // TestFatalHandOff: an empty block list kills the engine core. Every open stream learns of it, health turns for good, and Run
 // ends some time later.
+//
+// Rules: blocks-empty, blocks-too-few, blocks-flat, empty-blocks, death-streams, abort-dead.
 func TestFatalHandOff(t *testing.T) {
 	const fatal = "Internal: engine-core error: engine core reported fatal failure"
 	for name, blocks := range map[string]any{
@@ -289,30 +304,35 @@ func TestFatalHandOff(t *testing.T) {
 }
 
 // TestMissingKey: no answer ever, and an abort closes the stream but does not give D's blocks back.
+//
+// Rules: key-missing, missing-port.
 func TestMissingKey(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p, d, _ := pair(t, nil)
-		prompt := words(30, 1)
-		params := p.generate(t, prefillRequest(t, "p", prompt)).handOff(t).AsMap()
-		delete(params, "remote_port")
-		handOff, err := structpb.NewStruct(params)
-		if err != nil {
-			t.Fatal(err)
-		}
-		stream := d.open(t.Context(), t, decodeRequest("r", prompt, 5, handOff))
-		time.Sleep(time.Minute)
-		if s := d.Stats(); s.Deferred != 1 || s.UsedBlocks != 8 {
-			t.Errorf("D: %+v", s)
-		}
-		if _, err := d.ctrl.Abort(t.Context(), &pb.AbortRequest{RequestIds: []string{"r"}}); err != nil {
-			t.Fatal(err)
-		}
-		if r := readAll(stream); r.finish().GetFinishReason() != pb.FinishInfo_ABORTED {
-			t.Errorf("ended with %v, %v", r.err, r.finish())
-		}
-		time.Sleep(time.Minute)
-		if s := d.Stats(); s.Waiting != 0 || s.UsedBlocks != 8 {
-			t.Errorf("D: %+v", s)
-		}
-	})
+	for _, key := range []string{"remote_port", "remote_host", "remote_engine_id", "remote_request_id"} {
+		t.Run(key, func(t *testing.T) { synctest.Test(t, func(t *testing.T) { missingKey(t, key) }) })
+	}
+}
+
+func missingKey(t *testing.T, key string) {
+	t.Helper()
+	p, d, _ := pair(t, nil)
+	prompt := words(30, 1)
+	params := p.generate(t, prefillRequest(t, "p", prompt)).handOff(t).AsMap()
+	delete(params, key)
+	handOff, err := structpb.NewStruct(params)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stream := d.open(t.Context(), t, decodeRequest("r", prompt, 5, handOff))
+	time.Sleep(time.Minute)
+	if s := d.Stats(); s.Deferred != 1 || s.UsedBlocks != 8 {
+		t.Errorf("D: %+v", s)
+	}
+	d.abort(t, "r")
+	if r := readAll(stream); r.finish().GetFinishReason() != pb.FinishInfo_ABORTED {
+		t.Errorf("ended with %v, %v", r.err, r.finish())
+	}
+	time.Sleep(time.Minute)
+	if s := d.Stats(); s.Waiting != 0 || s.UsedBlocks != 8 {
+		t.Errorf("D: %+v", s)
+	}
 }

@@ -44,6 +44,8 @@ func parseRequest(t *testing.T, raw json.RawMessage) *pb.GenerateRequest {
 
 // TestRecordedRefusals sends every request that a real engine was seen to refuse: code, words and the absence of headers are
 // the same. Two of the recorded cases fail inside the engine's grammar compiler, which is not simulated.
+//
+// Rules: refusals-without-headers.
 func TestRecordedRefusals(t *testing.T) {
 	var cases []struct {
 		Case         string
@@ -186,6 +188,7 @@ func kindOf(path, v string) string {
 	return "text"
 }
 
+// Rules: no-proto-version.
 func TestRecordedControl(t *testing.T) {
 	var rec struct {
 		GetServerInfo struct{ Response json.RawMessage }

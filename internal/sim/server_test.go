@@ -24,6 +24,8 @@ import (
 )
 
 // TestStreamTiming: headers at submission, PromptInfo and the first token after the first step, then one token a step.
+//
+// Rules: headers-at-submission, prompt-info-first, one-token-a-message, finish-with-last-token.
 func TestStreamTiming(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, network{}, "e", func(c *Config) { c.StepTime = time.Second })
@@ -60,6 +62,8 @@ func TestPrefillSpeed(t *testing.T) {
 }
 
 // TestDrop: a client that goes away is noticed at once, queued or running, streaming or unary.
+//
+// Rules: drop-queued, drop-running, drop-unary, drop-before-output.
 func TestDrop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, network{}, "e", func(c *Config) { c.MaxSeqs = 1 })
@@ -94,6 +98,9 @@ func TestDrop(t *testing.T) {
 }
 
 // TestAbort: by external id, every bearer of it, in its own stream's words; unknown ids are ignored.
+//
+// Rules: abort-running, abort-queued, abort-unary, abort-unknown, abort-twins, abort-after-headers, last-message-after-abort,
+// equal-ids, ids-side-by-side.
 func TestAbort(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, network{}, "e", func(c *Config) { c.MaxSeqs = 2 })
@@ -164,6 +171,7 @@ func TestStopString(t *testing.T) {
 	})
 }
 
+// Rules: no-limit.
 func TestTextPromptAndLimits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, network{}, "e", nil)
@@ -227,6 +235,8 @@ func TestOversizedRequest(t *testing.T) {
 }
 
 // TestPrefillDies: its decode engine reports it at once and stays well; a new P on the same address is a new engine.
+//
+// Rules: p-killed, p-restarted.
 func TestPrefillDies(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nw := network{}
@@ -254,6 +264,8 @@ func TestPrefillDies(t *testing.T) {
 }
 
 // TestManyAtOnce: a crowd of hand-offs, some of which are dropped at odd moments; afterwards both engines are at their base.
+//
+// Rules: random-drops.
 func TestManyAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p, d, agg := pair(t, nil)

@@ -19,6 +19,8 @@ func (b *bench) handOff(id string, ids []uint32) *HandOff {
 
 // TestHandOffText: for every prompt length up to several blocks, with and without a local prefix on D, a decode after a
 // hand-off says what one engine says.
+//
+// Rules: hand-off-text, block-hash.
 func TestHandOffText(t *testing.T) {
 	for n := 1; n <= 21; n++ {
 		for _, local := range []int{0, 4, 9} {
@@ -66,6 +68,7 @@ func TestPrefillOfSeveralTokens(t *testing.T) {
 	}
 }
 
+// Rules: never-called, held-counted, lease-scan.
 func TestLease(t *testing.T) {
 	b := newBench(t, nil)
 	b.handOff("p", prompt(10, 1))
@@ -87,6 +90,8 @@ func TestLease(t *testing.T) {
 }
 
 // TestHeartbeat: each one moves the end of the lease to two thirds of a lease from now, never back.
+//
+// Rules: heartbeats.
 func TestHeartbeat(t *testing.T) {
 	b := newBench(t, nil)
 	b.handOff("a", prompt(10, 1))
@@ -105,6 +110,8 @@ func TestHeartbeat(t *testing.T) {
 }
 
 // TestHeadFirstExpiry: with the defect on, an ended lease behind a renewed one is not seen.
+//
+// Rules: lease-scan.
 func TestHeadFirstExpiry(t *testing.T) {
 	for _, defect := range []bool{false, true} {
 		b := newBench(t, func(c *Config) { c.HeadFirstExpiry = defect })
@@ -122,6 +129,8 @@ func TestHeadFirstExpiry(t *testing.T) {
 }
 
 // TestQueuedDecodeBeats: a decode that waits for a slot keeps P's lease, six times a lease.
+//
+// Rules: heartbeats.
 func TestQueuedDecodeBeats(t *testing.T) {
 	b := newBench(t, func(c *Config) { c.MaxSeqs, c.Blocks, c.MaxModelLen = 1, 501, 2000 })
 	ids := prompt(10, 1)
@@ -139,6 +148,8 @@ func TestQueuedDecodeBeats(t *testing.T) {
 }
 
 // TestReadTwice: a second decode of one hand-off is right as long as nobody reuses the blocks; P does not know it any more.
+//
+// Rules: d-twice.
 func TestReadTwice(t *testing.T) {
 	b := newBench(t, nil)
 	ids := prompt(18, 1)
@@ -157,6 +168,8 @@ func TestReadTwice(t *testing.T) {
 }
 
 // TestStaleRead: after the lease the blocks are somebody else's. The answer ends well and is wrong, and D's prefix cache has it.
+//
+// Rules: d-late-reused, late-read.
 func TestStaleRead(t *testing.T) {
 	b := newBench(t, nil)
 	ids := prompt(18, 1)
@@ -184,6 +197,8 @@ func TestStaleRead(t *testing.T) {
 }
 
 // TestMismatchedPrompt: blocks are matched from the end of the list, so a shorter prompt, or another one, ends well and wrong.
+//
+// Rules: blocks-from-the-end, other-tokens.
 func TestMismatchedPrompt(t *testing.T) {
 	for name, other := range map[string][]uint32{"shorter": prompt(18, 1)[:13], "other": append(prompt(17, 2), prompt(18, 1)[17])} {
 		b := newBench(t, nil)
@@ -198,6 +213,8 @@ func TestMismatchedPrompt(t *testing.T) {
 }
 
 // TestReleaseWithOneToken is the way in which a sidecar frees P without using the KV: D's cache stays clean.
+//
+// Rules: release-one-token.
 func TestReleaseWithOneToken(t *testing.T) {
 	b := newBench(t, nil)
 	h := b.handOff("p", prompt(18, 1))
@@ -212,6 +229,7 @@ func TestReleaseWithOneToken(t *testing.T) {
 	}
 }
 
+// Rules: p-leaves-early, p-aborted-late, step-order.
 func TestCancelOfPrefill(t *testing.T) {
 	b := newBench(t, func(c *Config) { c.PrefillTokens = 5 })
 	for _, when := range []string{"queued", "running", "last step"} {
@@ -245,6 +263,7 @@ func TestCancelOfPrefill(t *testing.T) {
 	}
 }
 
+// Rules: d-leaves-queue.
 func TestCancelOfQueuedDecode(t *testing.T) {
 	b := newBench(t, func(c *Config) { c.MaxSeqs = 1 })
 	h := b.handOff("p", prompt(18, 1))
@@ -267,6 +286,8 @@ func TestCancelOfQueuedDecode(t *testing.T) {
 
 // TestCancelDuringRead: the stream ends at once, D's blocks stay until the transfer ends, others run, and P is freed by the
 // completion.
+//
+// Rules: d-leaves-during-read, drop-remote-wait, abort-remote-wait, remote-wait-counted.
 func TestCancelDuringRead(t *testing.T) {
 	for _, ends := range []string{"well", "badly"} {
 		b := newBench(t, nil)
@@ -308,6 +329,8 @@ func TestCancelDuringRead(t *testing.T) {
 }
 
 // TestStalledRead: longer than the lease and still right, as long as nobody reuses the blocks.
+//
+// Rules: read-stalled.
 func TestStalledRead(t *testing.T) {
 	b := newBench(t, nil)
 	b.stall = true
@@ -328,6 +351,8 @@ func TestStalledRead(t *testing.T) {
 }
 
 // TestDecodeThatDoesNotFetch walks the requests which compute the prompt themselves, and what becomes of P.
+//
+// Rules: bypass-on-d, no-remote-prefill, both-flags.
 func TestDecodeThatDoesNotFetch(t *testing.T) {
 	ids := prompt(18, 1)
 	want, _ := newBench(t, nil).run2(greedy("agg", ids, 5))

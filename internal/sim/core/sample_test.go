@@ -161,6 +161,7 @@ func TestConfigIsChecked(t *testing.T) {
 	}
 }
 
+// Rules: death-streams, blocks-empty.
 func TestDeath(t *testing.T) {
 	b := newBench(t, nil)
 	ids := prompt(9, 1)

@@ -78,6 +78,8 @@ func TestPoisonedPrefix(t *testing.T) {
 }
 
 // TestLastTokenIsComputed: a full repeat of whole blocks hits all but the last one.
+//
+// Rules: block-hash.
 func TestLastTokenIsComputed(t *testing.T) {
 	b := newBench(t, nil)
 	ids := prompt(32, 3)
@@ -155,6 +157,8 @@ func TestChunkedPrefillAndBatchingDoNotChangeText(t *testing.T) {
 }
 
 // TestPreemption: too few blocks for all; requests lose theirs, come back, and say the same.
+//
+// Rules: preemption.
 func TestPreemption(t *testing.T) {
 	want := make(map[string]string)
 	for n := range uint32(4) {
