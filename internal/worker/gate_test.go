@@ -89,7 +89,7 @@ func TestLeaveTheLine(t *testing.T) {
 					if role == protocol.Decode {
 						seen = "received headers sent ended"
 					}
-					if got := strings.ReplaceAll(r.saw("waiting"), " aborted", ""); got != seen {
+					if got := r.saw("waiting"); got != seen && (other == "" || !strings.HasPrefix(got, "received headers")) {
 						t.Errorf("engine saw %q, want %q", got, seen)
 					}
 					for _, ev := range r.engine.Events() {
