@@ -2,9 +2,58 @@ package worker
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"net/netip"
+	"strconv"
 )
+
+// systemURL is where frontends reach the status server.
+func (w *worker) systemURL() (string, error) {
+	_, port, err := net.SplitHostPort(w.cfg.System.Addr().String())
+	if err != nil {
+		return "", fmt.Errorf("address of the status server: %w", err)
+	}
+	return "http://" + net.JoinHostPort(w.publicHost(), port), nil
+}
+
+func (w *worker) host() string {
+	if w.cfg.Host == "" {
+		return localHost()
+	}
+	return w.cfg.Host
+}
+
+func (w *worker) listen() (net.Listener, error) {
+	address := net.JoinHostPort(w.host(), strconv.Itoa(int(w.cfg.Port)))
+	listener, err := w.cfg.Listen("tcp", address)
+	if err != nil {
+		return nil, fmt.Errorf("the request plane can't listen on %s (see DYN_TCP_RPC_HOST and DYN_TCP_RPC_PORT): %w", address, err)
+	}
+	return listener, nil
+}
+
+// publicHost is where other hosts reach this one.
+func (w *worker) publicHost() string {
+	host := w.host()
+	if ip, err := netip.ParseAddr(host); err == nil && ip.IsUnspecified() {
+		return localHost()
+	}
+	return host
+}
+
+// advertised is the request plane's address for the instance record. Frontends take literal addresses only, so a host that was
+// given as a name shows as the address that was bound.
+func (w *worker) advertised(bound string) (string, error) {
+	addr, err := netip.ParseAddrPort(bound)
+	if err != nil {
+		return "", fmt.Errorf("address of the request plane: %w", err)
+	}
+	if addr.Addr().IsUnspecified() {
+		return net.JoinHostPort(w.publicHost(), strconv.Itoa(int(addr.Port()))), nil
+	}
+	return addr.String(), nil
+}
 
 // localHost is the address under which other hosts reach this one: the source address that the routing table gives towards
 // the outside, IPv4 first, then any global address of an interface, then loopback. Connecting a UDP socket sends nothing.

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
-	"net/netip"
 	"strconv"
 	"sync"
 	"time"
@@ -163,72 +161,6 @@ func (w *worker) serveSystem(ctx context.Context, group *errgroup.Group) error {
 	return nil
 }
 
-// connect looks at the engine twice, each time within the start-up deadline of its own: first through one connection, to
-// learn what it is; then through the pool that serves, to make sure that it still is.
-func (w *worker) connect(stop context.Context) (*vllm.Client, vllm.Discovery, error) {
-	w.log.Info("waiting for the engine", "endpoint", w.cfg.Engine.Endpoint.String(), "deadline", w.cfg.StartupDeadline)
-	began := time.Now()
-	one := w.cfg.Engine
-	one.Connections = 1
-	first, found, err := w.look(stop, one, vllm.ControlService)
-	if err != nil {
-		return nil, found, stoppedOr(stop, err)
-	}
-	ctx, end := context.WithTimeout(context.Background(), cleanupTimeout)
-	err = first.Close(ctx)
-	end()
-	if err != nil {
-		return nil, found, fmt.Errorf("close the first connection: %w", err)
-	}
-	client, again, err := w.look(stop, w.cfg.Engine, vllm.ControlService, vllm.InferenceService)
-	if err != nil {
-		return nil, found, stoppedOr(stop, err)
-	}
-	if err := found.SameIdentity(again); err != nil {
-		ctx, end := context.WithTimeout(context.Background(), cleanupTimeout)
-		defer end()
-		return nil, found, errors.Join(fmt.Errorf("the engine changed during the start: %w", err), client.Close(ctx))
-	}
-	if w.cfg.Policy == handoff.Release && !again.Version.AtLeast(0, releaseSince) {
-		ctx, end := context.WithTimeout(context.Background(), cleanupTimeout)
-		defer end()
-		return nil, found, errors.Join(fmt.Errorf("the cancel policy release needs vLLM 0.%d or later and the engine is %q: set --cancel-policy drain",
-			releaseSince, again.EngineVersion), client.Close(ctx))
-	}
-	for _, note := range again.Notes {
-		w.log.Warn(note)
-	}
-	w.metrics.SetModelLoadTime(time.Since(began))
-	w.metrics.SetEngineUp(true)
-	w.log.Info("engine ready", "model", again.ModelID, "served_name", again.ServedName, "version", again.EngineVersion,
-		"connections", w.cfg.Engine.Connections)
-	return client, again, nil
-}
-
-// look connects, waits for the services and asks the engine what it is.
-func (w *worker) look(stop context.Context, cfg vllm.Config, services ...string) (*vllm.Client, vllm.Discovery, error) {
-	ctx, end := context.WithTimeout(stop, w.cfg.StartupDeadline)
-	defer end()
-	client, err := vllm.Dial(ctx, cfg)
-	if err != nil {
-		return nil, vllm.Discovery{}, err
-	}
-	found, err := func() (vllm.Discovery, error) {
-		for _, service := range services {
-			if waitErr := client.WaitServing(ctx, service); waitErr != nil {
-				return vllm.Discovery{}, waitErr
-			}
-		}
-		return client.Discover(ctx)
-	}()
-	if err != nil {
-		ctx, end := context.WithTimeout(context.Background(), cleanupTimeout)
-		defer end()
-		return nil, found, errors.Join(err, client.Close(ctx))
-	}
-	return client, found, nil
-}
-
 // card builds the model card and has the status server serve the files that it names.
 func (w *worker) card(found vllm.Discovery) (modelcard.Card, error) {
 	dir, err := modelcard.Resolve(found.ModelID)
@@ -274,53 +206,6 @@ func (w *worker) card(found vllm.Discovery) (modelcard.Card, error) {
 		w.system.SetFiles(files)
 	}
 	return card, nil
-}
-
-// systemURL is where frontends reach the status server.
-func (w *worker) systemURL() (string, error) {
-	_, port, err := net.SplitHostPort(w.cfg.System.Addr().String())
-	if err != nil {
-		return "", fmt.Errorf("address of the status server: %w", err)
-	}
-	return "http://" + net.JoinHostPort(w.publicHost(), port), nil
-}
-
-func (w *worker) host() string {
-	if w.cfg.Host == "" {
-		return localHost()
-	}
-	return w.cfg.Host
-}
-
-func (w *worker) listen() (net.Listener, error) {
-	address := net.JoinHostPort(w.host(), strconv.Itoa(int(w.cfg.Port)))
-	listener, err := w.cfg.Listen("tcp", address)
-	if err != nil {
-		return nil, fmt.Errorf("the request plane can't listen on %s (see DYN_TCP_RPC_HOST and DYN_TCP_RPC_PORT): %w", address, err)
-	}
-	return listener, nil
-}
-
-// publicHost is where other hosts reach this one.
-func (w *worker) publicHost() string {
-	host := w.host()
-	if ip, err := netip.ParseAddr(host); err == nil && ip.IsUnspecified() {
-		return localHost()
-	}
-	return host
-}
-
-// advertised is the request plane's address for the instance record. Frontends take literal addresses only, so a host that was
-// given as a name shows as the address that was bound.
-func (w *worker) advertised(bound string) (string, error) {
-	addr, err := netip.ParseAddrPort(bound)
-	if err != nil {
-		return "", fmt.Errorf("address of the request plane: %w", err)
-	}
-	if addr.Addr().IsUnspecified() {
-		return net.JoinHostPort(w.publicHost(), strconv.Itoa(int(addr.Port()))), nil
-	}
-	return addr.String(), nil
 }
 
 func (w *worker) newService(ctx context.Context, engine *vllm.Client, found vllm.Discovery, card modelcard.Card) *service {
