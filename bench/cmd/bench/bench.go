@@ -21,14 +21,14 @@ type bench struct {
 	side  *side
 	tools string // folder of the engine and the client
 	log   string
+	// settle is how long a sidecar is left alone before its memory is read.
+	settle time.Duration
 }
 
 const (
 	startTimeout = time.Minute
 	stepTimeout  = 10 * time.Minute
 	stopGrace    = 5 * time.Second
-	// settle is how long a sidecar is left alone before its memory is read.
-	settle = 2 * time.Second
 )
 
 // run starts an engine and a sidecar, takes them through the part's steps, and ends them.
@@ -37,7 +37,7 @@ func (b *bench) run(p part) (err error) {
 	if err != nil {
 		return fmt.Errorf("folder: %w", err)
 	}
-	defer os.RemoveAll(dir)
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	engine, address, err := b.startEngine(dir)
 	if err != nil {
 		return err
@@ -48,15 +48,17 @@ func (b *bench) run(p part) (err error) {
 		return err
 	}
 	defer sidecar.Stop(stopGrace)
-	b.sleep(settle)
-	if rss, _, errMemory := proc.Memory(sidecar.PID()); errMemory == nil {
-		b.side.add("rss idle", mega(rss))
+	b.sleep(b.settle)
+	rss, _, err := proc.Memory(sidecar.PID())
+	if err != nil {
+		return err
 	}
+	b.side.add("rss idle", mega(rss))
 	for _, s := range p.steps {
-		if err := b.step(s, dir, engine, sidecar); err != nil {
+		if err = b.step(s, dir, engine, sidecar); err != nil {
 			return fmt.Errorf("%s: %w; the sidecar's last words: %s", s.name, err, lastLines(filepath.Join(dir, "sidecar.log")))
 		}
-		b.sleep(time.Second / 2) // what was killed has ended by then
+		b.sleep(b.settle / 4) // what was killed has ended by then
 	}
 	return nil
 }
@@ -193,7 +195,7 @@ func (b *bench) book(s step, r load.Result, sidecar *proc.Process) error {
 			b.side.add(s.name+" later p99", float64(r.Later.P99))
 		}
 	case burst:
-		b.sleep(settle)
+		b.sleep(b.settle)
 		rss, threads, err := proc.Memory(sidecar.PID())
 		if err != nil {
 			return err

@@ -12,6 +12,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -44,14 +45,14 @@ func main() {
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := run(ctx, o); err != nil {
+	if err := run(ctx, o, os.Stdout); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		stop()
 		os.Exit(1) //nolint:gocritic // stop has been called
 	}
 }
 
-func run(ctx context.Context, o options) error {
+func run(ctx context.Context, o options, out io.Writer) error {
 	sides, err := o.sides()
 	if err != nil {
 		return err
@@ -60,15 +61,15 @@ func run(ctx context.Context, o options) error {
 	if err != nil {
 		return fmt.Errorf("own path: %w", err)
 	}
-	plan := fullPlan(o.churn)
+	plan, settle := fullPlan(o.churn), 2*time.Second
 	if o.quick {
-		plan, o.rounds = quickPlan(), 1
+		plan, settle, o.rounds = quickPlan(), 200*time.Millisecond, 1
 	}
 	begun := time.Now()
 	var failures []error
 	for round := range o.rounds {
 		for _, side := range sides {
-			b := &bench{ctx: ctx, side: side, tools: filepath.Dir(self), log: o.log}
+			b := &bench{ctx: ctx, side: side, tools: filepath.Dir(self), log: o.log, settle: settle}
 			for _, part := range plan {
 				if o.only != "" && !strings.Contains(","+o.only+",", ","+part.name+",") || part.once && round > 0 {
 					continue
@@ -84,9 +85,14 @@ func run(ctx context.Context, o options) error {
 			}
 		}
 	}
-	fmt.Printf("%d rounds, %s, %s/%s, %d cores, %s\n\n", o.rounds, time.Now().Format(time.DateOnly),
+	fmt.Fprintf(out, "%d rounds, %s, %s/%s, %d cores, %s\n\n", o.rounds, time.Now().Format(time.DateOnly),
 		runtime.GOOS, runtime.GOARCH, runtime.NumCPU(), cpuModel())
-	printTable(os.Stdout, sides)
+	printTable(out, sides)
+	for _, s := range sides {
+		if n := s.wrong(); o.quick && n > 0 {
+			failures = append(failures, fmt.Errorf("%s: %d answers went wrong", s.name, n))
+		}
+	}
 	return errors.Join(failures...)
 }
 

@@ -62,3 +62,12 @@ func (s *side) failed(scenario string, n int, texts []string) {
 		}
 	}
 }
+
+// wrong is the number of answers that went wrong.
+func (s *side) wrong() int {
+	n := 0
+	for _, wrong := range s.errors {
+		n += wrong
+	}
+	return n
+}

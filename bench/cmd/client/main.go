@@ -4,30 +4,36 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
 	"os"
+	"os/signal"
 	"runtime"
 	"runtime/debug"
+	"syscall"
 	"time"
 
 	"remora/bench/internal/load"
 )
 
 func main() {
-	result, err := run()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	result, err := run(ctx)
 	if encodeErr := json.NewEncoder(os.Stdout).Encode(result); encodeErr != nil {
 		err = errors.Join(err, encodeErr)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "client:", err)
-		os.Exit(1)
+		stop()
+		os.Exit(1) //nolint:gocritic // stop has been called
 	}
 }
 
-func run() (result load.Result, err error) {
+func run(ctx context.Context) (result load.Result, err error) {
 	var (
 		hold    load.HoldConfig
 		loop    load.LoopConfig
@@ -57,15 +63,15 @@ func run() (result load.Result, err error) {
 	if err != nil {
 		return result, err
 	}
-	client, err := load.New(worker, *connections)
+	client, err := load.New(ctx, worker, *connections)
 	if err != nil {
 		return result, err
 	}
 	defer func() { err = errors.Join(err, client.Close()) }()
 	if hold.Streams > 0 {
-		result, err = client.Hold(hold, watched)
+		result, err = client.Hold(ctx, hold, watched)
 	} else {
-		result, err = client.Loop(loop, watched)
+		result, err = client.Loop(ctx, loop, watched)
 	}
 	result.Codec = worker.Codec.String()
 	return result, err

@@ -6,6 +6,7 @@ package main
 import (
 	"flag"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"runtime"
@@ -18,13 +19,13 @@ import (
 func main() {
 	dir := flag.String("model", "", "folder to write the served model's tokenizer and configuration to")
 	flag.Parse()
-	if err := run(*dir); err != nil {
+	if err := run(*dir, os.Stdout); err != nil {
 		fmt.Fprintln(os.Stderr, "engine:", err)
 		os.Exit(1)
 	}
 }
 
-func run(dir string) error {
+func run(dir string, out io.Writer) error {
 	runtime.GOMAXPROCS(1)
 	debug.SetGCPercent(400)
 	if dir == "" {
@@ -37,6 +38,6 @@ func run(dir string) error {
 	if err != nil {
 		return fmt.Errorf("listen: %w", err)
 	}
-	fmt.Println(l.Addr())
+	fmt.Fprintln(out, l.Addr())
 	return engine.New(dir).Serve(l)
 }

@@ -50,7 +50,7 @@ func run(ctx context.Context, out, heap string, after, span time.Duration, load 
 	if err != nil {
 		return fmt.Errorf("folder: %w", err)
 	}
-	defer os.RemoveAll(dir)
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	self, err := os.Executable()
 	if err != nil {
 		return fmt.Errorf("own path: %w", err)
@@ -79,9 +79,9 @@ func run(ctx context.Context, out, heap string, after, span time.Duration, load 
 	}()
 	select {
 	case <-ready:
-	case err := <-ended:
-		ended <- nil
-		return err
+	case early := <-ended:
+		ended <- nil // for the deferred wait
+		return early
 	case <-ctx.Done():
 		return ctx.Err()
 	}

@@ -33,6 +33,7 @@ type conn struct {
 	out      []byte             // guarded by mu; not yet written
 	window   int64              // guarded by mu; what the peer will still take
 	initial  int64              // guarded by mu; the window of a new stream
+	starved  bool               // guarded by mu; something was not sent for want of credit
 	streams  map[uint32]*stream // guarded by mu
 	flat     []*stream          // guarded by mu; streams without a pace
 	received uint32             // of the reader: bytes since credit was renewed
@@ -43,7 +44,7 @@ func (c *conn) run() {
 	defer c.net.Close()
 	go c.pump()
 	if err := c.read(); err != nil {
-		c.server.log("connection from %s: %v", c.net.RemoteAddr(), err)
+		c.server.logf("connection from %s: %v", c.net.RemoteAddr(), err)
 	}
 	c.mu.Lock()
 	for _, s := range c.streams {
@@ -183,12 +184,14 @@ func (c *conn) credit(stream uint32, n int64) {
 	c.mu.Lock()
 	if stream == 0 {
 		c.window += n
+	} else if s := c.streams[stream]; s != nil {
+		s.window += n
+	}
+	if c.starved {
+		c.starved = false
 		for _, s := range c.streams {
 			c.pay(s)
 		}
-	} else if s := c.streams[stream]; s != nil {
-		s.window += n
-		c.pay(s)
 	}
 	pumping := len(c.flat) > 0
 	c.mu.Unlock()

@@ -219,8 +219,9 @@ func TestControlAndHealth(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if told, err := watch.Recv(); err != nil || told.GetStatus() != healthpb.HealthCheckResponse_SERVING {
-		t.Errorf("Watch: %v, %v", told, err)
+	told, errTold := watch.Recv()
+	if errTold != nil || told.GetStatus() != healthpb.HealthCheckResponse_SERVING {
+		t.Errorf("Watch: %v, %v", told, errTold)
 	}
 }
 

@@ -18,7 +18,7 @@ type request struct {
 
 var errRequest = errors.New("GenerateRequest can't be read")
 
-// field calls visit for each field of a message. It gives the value of a varint, or the bytes of a length-delimited field.
+// fields calls visit for each field of a message. It gives the value of a varint, or the bytes of a length-delimited field.
 func fields(msg []byte, visit func(num protowire.Number, value uint64, bytes []byte)) error {
 	for len(msg) > 0 {
 		num, kind, n := protowire.ConsumeTag(msg)
@@ -53,7 +53,7 @@ func parseRequest(msg []byte) (r request, err error) {
 		}
 	}
 	keep(fields(msg, func(num protowire.Number, _ uint64, value []byte) {
-		switch num {
+		switch int(num) {
 		case 1:
 			r.id = string(value)
 		case 4: // TokenIds
@@ -65,13 +65,13 @@ func parseRequest(msg []byte) (r request, err error) {
 		case 6: // RandomSampling
 			keep(fields(value, func(num protowire.Number, seed uint64, _ []byte) {
 				if num == 5 {
-					r.interval = time.Duration(seed) * time.Microsecond //nolint:gosec // checked below
+					r.interval = time.Duration(seed) * time.Microsecond
 				}
 			}))
 		case 8: // StoppingCriteria
 			keep(fields(value, func(num protowire.Number, n uint64, _ []byte) {
 				if num == 1 {
-					r.tokens = uint32(n) //nolint:gosec // a uint32 on the wire
+					r.tokens = uint32(n)
 				}
 			}))
 		}

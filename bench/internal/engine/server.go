@@ -51,7 +51,7 @@ func (e *Server) Serve(l net.Listener) error {
 // initialWindow is HTTP/2's, until settings say otherwise.
 const initialWindow = 65535
 
-func (e *Server) log(format string, args ...any) {
+func (e *Server) logf(format string, args ...any) {
 	fmt.Fprintf(os.Stderr, format+"\n", args...)
 }
 
@@ -131,7 +131,7 @@ func (c *conn) answer(s *stream) {
 func serving() []byte { return protowire.AppendVarint([]byte{0x08}, 1) }
 
 func (c *conn) reply(s *stream, m proto.Message) {
-	msg, err := proto.Marshal(m)
+	msg, err := proto.MarshalOptions{}.MarshalAppend([]byte{}, m) // not nil where it is empty
 	if err != nil {
 		c.refuse(s, "13", "answer can't be encoded")
 		return
@@ -143,13 +143,9 @@ func (c *conn) reply(s *stream, m proto.Message) {
 func (c *conn) say(s *stream, msg []byte, end bool) {
 	c.mu.Lock()
 	if !s.done {
-		size := int64(len(msg) + grpcPrefix)
-		s.window -= size
-		c.window -= size // small and rare: it may dip below zero
-		c.out = appendMessage(appendHeaders(c.out, s.id, 0, blockOK), s.id, msg)
-		if end {
-			c.end(s)
-		}
+		c.out = appendHeaders(c.out, s.id, 0, blockOK)
+		s.reply, s.last = msg, end
+		c.pay(s)
 	}
 	c.mu.Unlock()
 }
@@ -159,7 +155,7 @@ func (c *conn) refuse(s *stream, code, message string) {
 	c.out = appendHeaders(c.out, s.id, flagEndStream, blockFailed(code, message[:min(len(message), 100)]))
 	c.forget(s)
 	c.mu.Unlock()
-	c.server.log("%s refused: %s", s.method, message)
+	c.server.logf("%s refused: %s", s.method, message)
 }
 
 // The sizes that the engine claims leave room for every load.

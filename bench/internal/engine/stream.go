@@ -15,27 +15,38 @@ type stream struct {
 	body   []byte // of the request, with its gRPC prefix
 
 	request  request
-	window   int64 // what the peer will still take
-	informed bool  // prompt_info has been sent
-	sent     uint32
+	window   int64  // what the peer will still take
+	informed bool   // prompt_info has been sent
+	sent     uint32 // tokens
 	owed     uint32 // paced tokens that are due and not sent
+	reply    []byte // a message that comes before all others: the answer of a unary call, or the end of an aborted stream
+	last     bool   // reply ends the stream
 	done     bool
 }
 
 // produce sends a stream's next message if the windows allow it. The connection's mu is held.
 func (c *conn) produce(s *stream, stamp uint32) bool {
-	const most = grpcPrefix + 32 // the largest message
-	if s.done || s.window < most || c.window < most {
+	if s.done || s.reply == nil && s.request.tokens == 0 {
+		return false
+	}
+	const most = 32 // bytes of a message that is no reply
+	if need := int64(grpcPrefix + max(most, len(s.reply))); s.window < need || c.window < need {
+		c.starved = true
 		return false
 	}
 	before := len(c.out)
-	var msg [32]byte
+	var msg [most]byte
+	over := false
 	switch last := s.sent+1 == s.request.tokens; {
+	case s.reply != nil:
+		c.out = appendMessage(c.out, s.id, s.reply)
+		s.reply, over = nil, s.last
 	case !s.informed:
 		s.informed = true
 		c.out = appendMessage(c.out, s.id, appendPromptInfo(msg[:0], s.request.prompt))
 	case last:
 		s.sent++
+		over = true
 		c.out = appendMessage(c.out, s.id, appendLastToken(msg[:0], stamp, s.sent))
 	default:
 		s.sent++
@@ -45,16 +56,20 @@ func (c *conn) produce(s *stream, stamp uint32) bool {
 	size := int64(len(c.out) - before - frameHeaderSize)
 	s.window -= size
 	c.window -= size
-	if s.sent == s.request.tokens {
-		c.end(s)
+	if over {
+		c.out = appendHeaders(c.out, s.id, flagEndStream, blockDone)
+		c.forget(s)
 	}
 	return true
 }
 
 const frameHeaderSize = 9
 
-// pay sends what a paced stream owes. The connection's mu is held.
+// pay sends what a stream owes: its reply, or the tokens that are due where it has a pace. The connection's mu is held.
 func (c *conn) pay(s *stream) {
+	if s.reply != nil && !c.produce(s, 0) {
+		return
+	}
 	for s.owed > 0 {
 		informed := s.informed
 		if !c.produce(s, Stamp()) {
@@ -82,23 +97,16 @@ func (c *conn) beat(s *stream) bool {
 func (c *conn) abort(s *stream) {
 	c.mu.Lock()
 	if !s.done {
-		var msg [32]byte
-		c.out = appendMessage(c.out, s.id, appendAborted(msg[:0], s.sent))
-		c.end(s)
+		s.reply, s.last = appendAborted(nil, s.sent), true
+		c.pay(s)
 	}
 	c.mu.Unlock()
 	c.flush()
 }
 
-// end sends a stream's trailers and forgets it. The connection's mu is held.
-func (c *conn) end(s *stream) {
-	c.out = appendHeaders(c.out, s.id, flagEndStream, blockDone)
-	c.forget(s)
-}
-
 // forget drops a stream. The connection's mu is held.
 func (c *conn) forget(s *stream) {
-	s.done, s.owed = true, 0
+	s.done, s.owed, s.reply = true, 0, nil
 	delete(c.streams, s.id)
 	if s.request.id != "" {
 		c.server.forget(s)

@@ -1,6 +1,7 @@
 package load
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -60,13 +61,13 @@ type link struct {
 }
 
 // New returns a client of the worker, with so many request connections.
-func New(w Worker, connections int) (*Client, error) {
+func New(ctx context.Context, w Worker, connections int) (*Client, error) {
 	c := &Client{worker: w, links: map[int32]*link{}, base: int(time.Now().UnixMilli()%900_000+100_000) * 1_000_000}
 	if err := c.open(); err != nil {
 		return nil, err
 	}
 	for range connections {
-		raw, err := net.Dial("tcp", w.Address)
+		raw, err := new(net.Dialer).DialContext(ctx, "tcp", w.Address)
 		if err != nil {
 			return nil, errors.Join(fmt.Errorf("request plane: %w", err), c.Close())
 		}

@@ -97,7 +97,7 @@ func client(t *testing.T, h *handler) *Client {
 	const path = "1f/dynamo/backend/generate"
 	h.dialer = &requestplane.Dialer{}
 	address, closeServer := serveWith(t, path, h)
-	c, err := New(Worker{address, path, protocol.MsgPack}, 2)
+	c, err := New(t.Context(), Worker{address, path, protocol.MsgPack}, 2)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -112,7 +112,7 @@ func client(t *testing.T, h *handler) *Client {
 
 func TestLoop(t *testing.T) {
 	c := client(t, &handler{})
-	result, err := c.Loop(LoopConfig{Shape: Shape{Prompt: 10, Tokens: 3}, Requests: 100, Warm: 5, AtOnce: 8}, Watched{"me": os.Getpid()})
+	result, err := c.Loop(t.Context(), LoopConfig{Shape: Shape{Prompt: 10, Tokens: 3}, Requests: 100, Warm: 5, AtOnce: 8}, Watched{"me": os.Getpid()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -126,7 +126,7 @@ func TestLoop(t *testing.T) {
 
 func TestLoopKills(t *testing.T) {
 	c := client(t, &handler{})
-	result, err := c.Loop(LoopConfig{Shape: Shape{Prompt: 10, Tokens: 4}, Requests: 100, AtOnce: 8, Killed: 3}, Watched{})
+	result, err := c.Loop(t.Context(), LoopConfig{Shape: Shape{Prompt: 10, Tokens: 4}, Requests: 100, AtOnce: 8, Killed: 3}, Watched{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -139,7 +139,7 @@ func TestHold(t *testing.T) {
 	c := client(t, &handler{})
 	cfg := HoldConfig{Streams: 5, Prompt: 10, Interval: time.Millisecond, Window: 50 * time.Millisecond, Probes: 3}
 	for range 2 { // what the first leaves behind must not disturb the second
-		result, err := c.Hold(cfg, Watched{})
+		result, err := c.Hold(t.Context(), cfg, Watched{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -151,7 +151,7 @@ func TestHold(t *testing.T) {
 
 func TestErrorsAreCounted(t *testing.T) {
 	c := client(t, &handler{refuse: true})
-	result, err := c.Loop(LoopConfig{Shape: Shape{Prompt: 10, Tokens: 3}, Requests: 10, AtOnce: 4}, Watched{})
+	result, err := c.Loop(t.Context(), LoopConfig{Shape: Shape{Prompt: 10, Tokens: 3}, Requests: 10, AtOnce: 4}, Watched{})
 	if err != nil {
 		t.Fatal(err)
 	}

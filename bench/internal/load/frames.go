@@ -54,11 +54,10 @@ func subjectNumber(header []byte) (int, error) {
 // tokens counts the token ids of an item and gives the last one. An item without any gives 0.
 func tokens(codec protocol.Codec, body []byte) (n int, last uint32) {
 	const key = "token_ids"
-	at := bytes.Index(body, []byte(key))
-	if at < 0 {
+	_, rest, found := bytes.Cut(body, []byte(key))
+	if !found {
 		return 0, 0
 	}
-	rest := body[at+len(key):]
 	if codec == protocol.JSON {
 		return tokensJSON(rest)
 	}

@@ -36,7 +36,8 @@ func TestTemplate(t *testing.T) {
 	if request.Headers.FrontendSendNS != now.UnixNano() || request.Control.Connection.Address != "127.0.0.1:2" {
 		t.Errorf("%+v, %+v", request.Headers, request.Control.Connection)
 	}
-	if n, err := subjectNumber([]byte(`{"subject":"` + request.Control.Connection.Subject + `"}`)); err != nil || n != 123_456_789_012 {
+	n, err := subjectNumber([]byte(`{"subject":"` + request.Control.Connection.Subject + `"}`))
+	if err != nil || n != 123_456_789_012 {
 		t.Errorf("subject %q: %d, %v", request.Control.Connection.Subject, n, err)
 	}
 	body, err := protocol.ParseRequest(request.Control.Codec, request.Body)

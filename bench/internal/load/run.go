@@ -1,6 +1,7 @@
 package load
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"time"
@@ -25,6 +26,16 @@ const patience = 30 * time.Second
 
 var errStuck = errors.New("nothing has happened for a while")
 
+// wait waits, for as long as ctx lasts.
+func wait(ctx context.Context, d time.Duration) error {
+	select {
+	case <-time.After(d):
+		return ctx.Err()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
 // HoldConfig says how to hold streams.
 type HoldConfig struct {
 	Streams  int
@@ -36,7 +47,7 @@ type HoldConfig struct {
 }
 
 // Hold keeps streams open: it opens them one by one, measures a window in which all run, and kills them.
-func (c *Client) Hold(cfg HoldConfig, watched Watched) (result Result, err error) {
+func (c *Client) Hold(ctx context.Context, cfg HoldConfig, watched Watched) (result Result, err error) {
 	const forever = 100_000_000
 	shape := Shape{Prompt: cfg.Prompt, Tokens: forever, Interval: cfg.Interval}
 	t, err := newTemplate(c.worker, shape, c.address)
@@ -48,17 +59,19 @@ func (c *Client) Hold(cfg HoldConfig, watched Watched) (result Result, err error
 	gap := max(cfg.Interval/time.Duration(cfg.Streams), time.Millisecond)
 	opening := time.Now()
 	for i := range cfg.Streams {
-		time.Sleep(time.Until(opening.Add(time.Duration(i) * gap)))
-		if err := c.senders[i%len(c.senders)].send(t, shape); err != nil {
+		if err = wait(ctx, time.Until(opening.Add(time.Duration(i)*gap))); err != nil {
+			return result, err
+		}
+		if err = c.senders[i%len(c.senders)].send(t, shape); err != nil {
 			return result, err
 		}
 	}
-	for begun := time.Now(); c.Tally().Started < cfg.Streams; time.Sleep(time.Millisecond) {
-		if now := c.Tally(); time.Since(begun) > patience || now.Errors > 0 {
-			return Result{Tally: now}, fmt.Errorf("%w: %d of %d streams have begun", errStuck, now.Started, cfg.Streams)
-		}
+	if err = c.begun(ctx, cfg.Streams); err != nil {
+		return Result{Tally: c.Tally()}, err
 	}
-	time.Sleep(cfg.Warm)
+	if err = wait(ctx, cfg.Warm); err != nil {
+		return result, err
+	}
 
 	first, later := newHistogram(), newHistogram()
 	c.measure(nil, later)
@@ -67,7 +80,9 @@ func (c *Client) Hold(cfg HoldConfig, watched Watched) (result Result, err error
 		return result, err
 	}
 	begun, before := time.Now(), c.Tally()
-	time.Sleep(cfg.Window)
+	if err = wait(ctx, cfg.Window); err != nil {
+		return result, err
+	}
 	after := c.Tally()
 	result.Seconds = time.Since(begun).Seconds()
 	if result.CPU, err = watched.span(cpu); err != nil {
@@ -77,7 +92,7 @@ func (c *Client) Hold(cfg HoldConfig, watched Watched) (result Result, err error
 	if result.RSS, err = watched.memory(); err != nil {
 		return result, err
 	}
-	if err = c.probe(cfg, first); err != nil {
+	if err = c.probe(ctx, cfg, first); err != nil {
 		return result, err
 	}
 	result.Tokens = after.Tokens - before.Tokens
@@ -88,8 +103,24 @@ func (c *Client) Hold(cfg HoldConfig, watched Watched) (result Result, err error
 	return result, nil
 }
 
+// begun waits until every stream has had a token.
+func (c *Client) begun(ctx context.Context, streams int) error {
+	for since := time.Now(); ; {
+		now := c.Tally()
+		switch {
+		case now.Errors > 0 || time.Since(since) > patience:
+			return fmt.Errorf("%w: %d of %d streams have begun", errStuck, now.Started, streams)
+		case now.Started >= streams:
+			return nil
+		}
+		if err := wait(ctx, time.Millisecond); err != nil {
+			return err
+		}
+	}
+}
+
 // probe measures first tokens while the streams run.
-func (c *Client) probe(cfg HoldConfig, first *histogram) error {
+func (c *Client) probe(ctx context.Context, cfg HoldConfig, first *histogram) error {
 	shape := Shape{Prompt: cfg.Prompt, Tokens: 2, Interval: time.Millisecond}
 	t, err := newTemplate(c.worker, shape, c.address)
 	if err != nil {
@@ -106,7 +137,9 @@ func (c *Client) probe(cfg HoldConfig, first *histogram) error {
 		case <-time.After(patience):
 			return fmt.Errorf("%w: probe %d of %d", errStuck, i, cfg.Probes)
 		}
-		time.Sleep(10 * time.Millisecond)
+		if err := wait(ctx, 10*time.Millisecond); err != nil {
+			return err
+		}
 	}
 	return nil
 }
@@ -122,13 +155,13 @@ type LoopConfig struct {
 }
 
 // Loop sends short requests and waits for the last.
-func (c *Client) Loop(cfg LoopConfig, watched Watched) (result Result, err error) {
+func (c *Client) Loop(ctx context.Context, cfg LoopConfig, watched Watched) (result Result, err error) {
 	t, err := newTemplate(c.worker, cfg.Shape, c.address)
 	if err != nil {
 		return result, err
 	}
 	if cfg.Warm > 0 {
-		if _, err = c.batch(t, cfg, cfg.Warm); err != nil {
+		if _, err = c.batch(ctx, t, cfg, cfg.Warm); err != nil {
 			return Result{Tally: c.Tally()}, err
 		}
 	}
@@ -140,7 +173,7 @@ func (c *Client) Loop(cfg LoopConfig, watched Watched) (result Result, err error
 		return result, err
 	}
 	begun := time.Now()
-	result.Tally, err = c.batch(t, cfg, cfg.Requests)
+	result.Tally, err = c.batch(ctx, t, cfg, cfg.Requests)
 	if err != nil {
 		return result, err
 	}
@@ -155,7 +188,7 @@ func (c *Client) Loop(cfg LoopConfig, watched Watched) (result Result, err error
 }
 
 // batch sends n requests and waits for them.
-func (c *Client) batch(t *template, cfg LoopConfig, n int) (Tally, error) {
+func (c *Client) batch(ctx context.Context, t *template, cfg LoopConfig, n int) (Tally, error) {
 	over := make(chan struct{}, n)
 	c.expect(n, over, func(i int) int {
 		if i%10 >= cfg.Killed {
@@ -171,6 +204,8 @@ func (c *Client) batch(t *template, cfg LoopConfig, n int) (Tally, error) {
 			return nil
 		case <-time.After(patience):
 			return fmt.Errorf("%w: %d requests are open", errStuck, open)
+		case <-ctx.Done():
+			return ctx.Err()
 		}
 	}
 	for i := range n {

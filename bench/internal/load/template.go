@@ -78,7 +78,8 @@ func newTemplate(w Worker, s Shape, responses string) (*template, error) {
 	if len(t.places) != 4 || t.sentAt < 0 {
 		return nil, fmt.Errorf("request: its number stands in %d places", len(t.places))
 	}
-	t.frame = append(head, body...)
+	head = append(head, body...)
+	t.frame = head
 	return t, nil
 }
 
