@@ -17,6 +17,8 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/status"
+
+	"remora/internal/vllm/h2"
 )
 
 const (
@@ -42,6 +44,18 @@ const (
 	DefaultAttemptTimeout = 30 * time.Second
 	DefaultRetryInterval  = time.Second
 	DefaultAbortTimeout   = 5 * time.Second
+	DefaultMaxConnections = 32
+)
+
+// Backend is what carries generation streams. Control and health are calls of grpc-go with either.
+type Backend uint8
+
+// The backends.
+const (
+	// BackendGRPC is grpc-go, with a goroutine for each stream.
+	BackendGRPC Backend = iota
+	// BackendH2 is package h2: its own HTTP/2 connections, which hand on all that has arrived together.
+	BackendH2
 )
 
 // Dialer makes a connection to host:port. The context ends with the attempt.
@@ -50,7 +64,9 @@ type Dialer func(ctx context.Context, address string) (net.Conn, error)
 // Config says how to reach an engine.
 type Config struct {
 	Endpoint       Endpoint
+	Backend        Backend       // what carries generation streams
 	Connections    int           // in the pool; 0: 1
+	MaxConnections int           // as far as BackendH2 lets the pool grow with its streams; 0: DefaultMaxConnections
 	AttemptTimeout time.Duration // of one connection attempt or health check; 0: DefaultAttemptTimeout
 	RetryInterval  time.Duration // between attempts and between health checks; 0: DefaultRetryInterval
 	AbortTimeout   time.Duration // of one Abort; 0: DefaultAbortTimeout
@@ -65,6 +81,9 @@ func (c Config) withDefaults() Config {
 	}
 	if c.RetryInterval <= 0 {
 		c.RetryInterval = DefaultRetryInterval
+	}
+	if c.MaxConnections <= 0 {
+		c.MaxConnections = DefaultMaxConnections
 	}
 	if c.AbortTimeout <= 0 {
 		c.AbortTimeout = DefaultAbortTimeout
@@ -84,12 +103,13 @@ func (c Config) withDefaults() Config {
 type Client struct {
 	config Config             // set once
 	conns  []*grpc.ClientConn // set once; each has its own TCP connection
-	next   atomic.Uint64      // round-robin
+	pool   *h2.Pool           // set once; nil with BackendGRPC
+	next   atomic.Uint64      // round-robin of conns
 
 	mu     sync.Mutex
-	open   map[*stream]struct{} // guarded by mu
-	closed bool                 // guarded by mu
-	idle   chan struct{}        // guarded by mu; made by Close, closed when open is empty
+	open   map[Stream]struct{} // guarded by mu
+	closed bool                // guarded by mu
+	idle   chan struct{}       // guarded by mu; made by Close, closed when open is empty
 }
 
 // Endpoint is where the client was told to connect.
@@ -139,7 +159,14 @@ func (c *Client) Close(ctx context.Context) error {
 		err = fmt.Errorf("close engine client: %d streams still in their sink: %w", len(c.open), context.Cause(ctx))
 		c.mu.Unlock()
 	}
-	return errors.Join(err, closeAll(c.conns))
+	return errors.Join(err, c.disconnect())
+}
+
+func (c *Client) disconnect() error {
+	if c.pool != nil {
+		c.pool.Close()
+	}
+	return closeAll(c.conns)
 }
 
 func (c *Client) isClosed() bool {

@@ -23,37 +23,50 @@ import (
 // fails fails the pool.
 func Dial(ctx context.Context, config Config) (*Client, error) {
 	config = config.withDefaults()
-	conns := make([]*grpc.ClientConn, config.Connections)
-	start := time.Now()
-	err := func() error {
-		var err error
-		if conns[0], err = connectSlot(ctx, config, 1, start); err != nil {
-			return err
-		}
-		group, groupCtx := errgroup.WithContext(ctx)
-		for i := range conns[1:] {
-			group.Go(func() error {
-				var slotErr error
-				conns[i+1], slotErr = connectSlot(groupCtx, config, i+2, start)
-				return slotErr
-			})
-		}
-		return group.Wait()
-	}()
-	if err != nil {
-		return nil, errors.Join(err, closeAll(conns))
+	client := &Client{config: config, open: make(map[Stream]struct{})}
+	client.conns = make([]*grpc.ClientConn, config.Connections)
+	if config.Backend == BackendH2 {
+		client.conns = client.conns[:1] // for control and health
+		client.pool = newPool(config)
 	}
-	return &Client{config: config, conns: conns, open: make(map[*stream]struct{})}, nil
+	if err := client.fill(ctx); err != nil {
+		return nil, errors.Join(err, client.disconnect())
+	}
+	return client, nil
+}
+
+func (c *Client) fill(ctx context.Context) error {
+	start := time.Now()
+	connect := func(ctx context.Context, slot int, conn **grpc.ClientConn) error {
+		return connectSlot(ctx, c.config, slot, start, func(ctx context.Context) error {
+			var err error
+			*conn, err = attempt(ctx, c.config)
+			return err
+		})
+	}
+	if err := connect(ctx, 1, &c.conns[0]); err != nil {
+		return err
+	}
+	group, groupCtx := errgroup.WithContext(ctx)
+	for i := range c.conns[1:] {
+		group.Go(func() error { return connect(groupCtx, i+2, &c.conns[i+1]) })
+	}
+	if c.pool != nil {
+		for i := range c.config.Connections {
+			group.Go(func() error { return connectSlot(groupCtx, c.config, i+1, start, c.pool.Connect) })
+		}
+	}
+	return group.Wait()
 }
 
 // connectSlot repeats attempts until one connects or the context ends. Slots count from 1.
-func connectSlot(ctx context.Context, config Config, slot int, start time.Time) (*grpc.ClientConn, error) {
+func connectSlot(ctx context.Context, config Config, slot int, start time.Time, attempt func(context.Context) error) error {
 	retries := retryLog{log: config.Log}
 	var last error
 	for attempts := 1; ; attempts++ {
-		conn, err := attempt(ctx, config)
+		err := attempt(ctx)
 		if err == nil {
-			return conn, nil
+			return nil
 		}
 		if last == nil || ctx.Err() == nil {
 			// An attempt that the end cut short says less than the one before it.
@@ -70,7 +83,7 @@ func connectSlot(ctx context.Context, config Config, slot int, start time.Time) 
 			}
 		}
 		elapsed := time.Since(start).Round(time.Millisecond)
-		return nil, &Error{
+		return &Error{
 			Kind: giveUpKind(ctx, CannotConnect),
 			Text: fmt.Sprintf("connect to vLLM at %s: %s: pool slot %d of %d, %d attempts, %v elapsed, last cause",
 				config.Endpoint, endOfPatience(ctx, start), slot, config.Connections, attempts, elapsed),

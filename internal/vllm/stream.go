@@ -19,9 +19,12 @@ const rankHeader = "x-data-parallel-rank"
 
 const generateStream = "GenerateStream"
 
-// Open starts a GenerateStream and returns at once; a nil rank lets the engine choose. The sink is called from the stream's
-// own goroutine, possibly before Open has returned, and OnEnd always comes. The request must not be changed before OnEnd.
+// Open starts a GenerateStream and returns at once; a nil rank lets the engine choose. The sink is called from
+// other goroutines, possibly before Open has returned, and OnEnd always comes. The request must not be changed before OnEnd.
 func (c *Client) Open(request *pb.GenerateRequest, rank *uint32, sink Sink) Stream {
+	if c.pool != nil {
+		return c.openH2(request, rank, sink)
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	if rank != nil {
 		ctx = metadata.AppendToOutgoingContext(ctx, rankHeader, strconv.FormatUint(uint64(*rank), 10))
@@ -38,13 +41,17 @@ func (c *Client) Open(request *pb.GenerateRequest, rank *uint32, sink Sink) Stre
 	// The client is closed. The end must not come from inside the caller's Open, who may hold a lock that OnEnd takes; this
 	// goroutine does nothing else, which is why Close need not wait for it.
 	s.Drop()
-	go sink.OnEnd(Status{
-		RPC: generateStream, Code: codes.Unavailable, Message: "the engine client is closed", Transport: true, NotSent: true,
-	})
+	go sink.OnEnd(closedStatus())
 	return s
 }
 
-func (c *Client) enter(s *stream) bool {
+func closedStatus() Status {
+	return Status{
+		RPC: generateStream, Code: codes.Unavailable, Message: "the engine client is closed", Transport: true, NotSent: true,
+	}
+}
+
+func (c *Client) enter(s Stream) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
@@ -54,7 +61,7 @@ func (c *Client) enter(s *stream) bool {
 	return true
 }
 
-func (c *Client) leave(s *stream) {
+func (c *Client) leave(s Stream) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.open, s)

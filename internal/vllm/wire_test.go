@@ -112,7 +112,9 @@ func good(framer *http2.Framer, stream uint32) error {
 }
 
 // These pin the texts and codes by which grpc-go's own verdicts are told from the peer's words.
-func TestWhoWroteTheStatus(t *testing.T) {
+func TestWhoWroteTheStatus(t *testing.T) { overBackends(t, testWhoWroteTheStatus) }
+
+func testWhoWroteTheStatus(t *testing.T, backend vllm.Backend) {
 	reset := func(code http2.ErrCode) func(*http2.Framer, uint32, int) error {
 		return func(framer *http2.Framer, stream uint32, _ int) error { return framer.WriteRSTStream(stream, code) }
 	}
@@ -198,7 +200,9 @@ func TestWhoWroteTheStatus(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				server := &rawServer{answer: test.answer}
-				client, err := vllm.Dial(t.Context(), vllm.Config{Endpoint: engineEndpoint, Dialer: server.start(t)})
+				client, err := vllm.Dial(t.Context(), vllm.Config{
+					Endpoint: engineEndpoint, Dialer: server.start(t), Backend: backend, MaxConnections: 1,
+				})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -226,6 +230,10 @@ func TestWhoWroteTheStatus(t *testing.T) {
 
 // The stream that the engine does not open because it has enough of them is not sent, and a Drop knows that.
 func TestDropWhileTheEngineTakesNoMoreStreams(t *testing.T) {
+	overBackends(t, testDropWhileTheEngineTakesNoMoreStreams)
+}
+
+func testDropWhileTheEngineTakesNoMoreStreams(t *testing.T, backend vllm.Backend) {
 	synctest.Test(t, func(t *testing.T) {
 		server := &rawServer{answer: func(framer *http2.Framer, _ uint32, before int) error {
 			if before > 0 {
@@ -233,7 +241,9 @@ func TestDropWhileTheEngineTakesNoMoreStreams(t *testing.T) {
 			}
 			return framer.WriteSettings(http2.Setting{ID: http2.SettingMaxConcurrentStreams, Val: 1})
 		}}
-		client, err := vllm.Dial(t.Context(), vllm.Config{Endpoint: engineEndpoint, Dialer: server.start(t)})
+		client, err := vllm.Dial(t.Context(), vllm.Config{
+			Endpoint: engineEndpoint, Dialer: server.start(t), Backend: backend, MaxConnections: 1,
+		})
 		if err != nil {
 			t.Fatal(err)
 		}

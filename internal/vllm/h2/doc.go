@@ -1,0 +1,19 @@
+// Package h2 runs GenerateStream calls over HTTP/2 in clear, on connections of its own: it speaks gRPC with the Framer and
+// the header compression of x/net/http2, and knows what a general gRPC library cannot tell, that more messages of a stream
+// have arrived already.
+//
+// A Pool keeps connections to one engine; each has a goroutine that reads and one that writes. The reader takes what the
+// kernel has, sorts it into the inboxes of the streams, and when nothing more is buffered hands each stream's messages to
+// its sink in one call, by itself: no goroutine and no channel stands between the socket and the sink. A sink call that
+// does not return soon keeps that goroutine for its stream, and another goroutine goes on with the reading (watch.go). What
+// arrives for the blocked stream waits in its inbox, which the stream's window bounds.
+//
+// Goroutines: reader and writer of each connection, one that keeps each of the first connections connected, one for each
+// attempt to add a connection, and one for each stream that is being told of something outside the reader (its end after a
+// Drop, or messages behind a slow sink). Close ends all but those that are inside a sink call, which end after it.
+//
+// Cancel: a stream is ended by Drop, which resets it and waits for nothing; its OnEnd always comes. A request that the peer
+// is known not to have taken (REFUSED_STREAM, GOAWAY, not written yet) is sent once more by itself.
+//
+// Locks: Pool.mu before conn.mu; Stream.mu is held alone. None is held during a sink call or a read or write.
+package h2

@@ -1,0 +1,62 @@
+package vllm
+
+import (
+	"context"
+	"net"
+
+	"google.golang.org/grpc/codes"
+
+	"remora/internal/vllm/h2"
+	pb "remora/proto/vllm"
+)
+
+// newPool makes the pool of BackendH2, with the rules that grpc-go's connections keep.
+func newPool(config Config) *h2.Pool {
+	return h2.New(h2.Config{
+		Dial:           func(ctx context.Context) (net.Conn, error) { return config.Dialer(ctx, config.Endpoint.Address()) },
+		Authority:      config.Endpoint.Address(),
+		AttemptTimeout: config.AttemptTimeout,
+		ReconnectFirst: reconnectFirst, ReconnectMost: reconnectMost,
+		MaxConnections: config.MaxConnections,
+		PingInterval:   pingInterval, PingTimeout: pingTimeout,
+		Log: config.Log,
+	})
+}
+
+// relay is an open stream of BackendH2, and stands between it and the sink.
+type relay struct {
+	h2.Stream
+
+	client *Client // set once
+	sink   Sink    // set once
+}
+
+func (c *Client) openH2(request *pb.GenerateRequest, rank *uint32, sink Sink) Stream {
+	r := &relay{client: c, sink: sink}
+	if !c.enter(r) {
+		r.Drop()
+		go sink.OnEnd(closedStatus()) // as in Open
+		return r
+	}
+	c.pool.Open(&r.Stream, request, rank, r)
+	return r
+}
+
+// OnHeaders is of h2.Sink.
+func (r *relay) OnHeaders() { r.sink.OnHeaders() }
+
+// OnMessages is of h2.Sink.
+func (r *relay) OnMessages(messages []*pb.GenerateResponse) { r.sink.OnMessages(messages) }
+
+// OnEnd is of h2.Sink.
+func (r *relay) OnEnd(end h2.End) {
+	defer r.client.leave(r)
+	if end.Code == codes.OK {
+		r.sink.OnEnd(Status{})
+		return
+	}
+	r.sink.OnEnd(Status{
+		RPC: generateStream, Code: end.Code, Message: end.Message,
+		Dropped: end.Dropped, Transport: end.Transport, NotSent: end.NotSent,
+	})
+}
