@@ -43,7 +43,7 @@ run: build ## simulated engines, sidecars and an OpenAI front door in one proces
 
 .PHONY: test
 test: build dynamo ## unit tests under the race detector, then the stock Dynamo against Remora (RUN=pattern)
-	$(TESTSUM) -race -run '$(RUN)' ./... -- -C interop -p 1 -run '$(RUN)' ./tinyllama ./harness ./stock
+	$(TESTSUM) -race -run '$(RUN)' ./... -- -C interop -p 1 -run '$(RUN)' ./tinyllama ./harness ./stock -- -C bench -run '$(RUN)' ./...
 
 .PHONY: unit
 unit: ## unit tests alone
@@ -58,14 +58,27 @@ stack: build dynamo engine ## the real thing on this machine: stock frontend, vL
 test-engine: build dynamo engine ## real vLLM engines behind Remora (RUN=pattern)
 	$(TESTSUM) -C interop -p 1 -timeout 30m -run '$(RUN)' ./engine/...
 
+.PHONY: bench-build
+bench-build: ## build the programs of the benchmarks into bin/bench
+	go build -C bench -o ../bin/bench/ ./cmd/...
+
+.PHONY: bench
+bench: build bench-build ## what Remora's sidecar costs, as a table (ARGS="-quick")
+	@bin/bench/bench $(ARGS)
+
+.PHONY: bench-rust
+bench-rust: build bench-build dynamo ## the same side by side with the Rust sidecar, 20 minutes and more (ARGS="-rounds 1")
+	@bin/bench/bench -rust '$(DYNAMO_VENV)' $(ARGS)
+
 .PHONY: check
 check: lint proto-check vuln ## lint, generated code, vulnerabilities
 
 .PHONY: lint
-lint: ## golangci-lint over both modules, vet, formatting
+lint: ## golangci-lint over all modules, vet, formatting
 	go vet ./...
 	go tool -modfile=tools/lint.mod golangci-lint run ./...
 	cd interop && go vet ./... && go tool -modfile=../tools/lint.mod golangci-lint run --config ../.golangci.yml ./...
+	cd bench && go vet ./... && go tool -modfile=../tools/lint.mod golangci-lint run --config ../.golangci.yml ./...
 	bash -n .ci/run interop/scripts/*.sh
 
 .PHONY: proto

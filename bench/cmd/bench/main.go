@@ -31,6 +31,7 @@ type options struct {
 	churn  int
 	only   string
 	log    string
+	tools  string // folder of engine and client
 }
 
 func main() {
@@ -43,6 +44,12 @@ func main() {
 	flag.StringVar(&o.only, "only", "", "parts to run, separated by commas (paced, flat, short, bursts, churn); empty: all")
 	flag.StringVar(&o.log, "log", "warn", "DYN_LOG of the sidecars")
 	flag.Parse()
+	self, err := os.Executable()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "bench: own path:", err)
+		os.Exit(1)
+	}
+	o.tools = filepath.Dir(self)
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	if err := run(ctx, o, os.Stdout); err != nil {
@@ -57,10 +64,6 @@ func run(ctx context.Context, o options, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	self, err := os.Executable()
-	if err != nil {
-		return fmt.Errorf("own path: %w", err)
-	}
 	plan, settle := fullPlan(o.churn), 2*time.Second
 	if o.quick {
 		plan, settle, o.rounds = quickPlan(), 200*time.Millisecond, 1
@@ -69,7 +72,7 @@ func run(ctx context.Context, o options, out io.Writer) error {
 	var failures []error
 	for round := range o.rounds {
 		for _, side := range sides {
-			b := &bench{ctx: ctx, side: side, tools: filepath.Dir(self), log: o.log, settle: settle}
+			b := &bench{ctx: ctx, side: side, tools: o.tools, log: o.log, settle: settle}
 			for _, part := range plan {
 				if o.only != "" && !strings.Contains(","+o.only+",", ","+part.name+",") || part.once && round > 0 {
 					continue
