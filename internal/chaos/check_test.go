@@ -148,7 +148,7 @@ func (r *run) checkText(l *leg) {
 // checkBase: nothing is left in an engine (C1, C2), its books are in order, and it lives unless the schedule killed it (C9).
 func (e *engine) checkBase() {
 	if !e.running() {
-		if e.plan.fault != faultDDead {
+		if !e.plan.has(faultDDead) {
 			e.violatef("C9", "%s does not run", e.name)
 		}
 		return
@@ -175,7 +175,7 @@ func (e *engine) checkBase() {
 func (e *engine) openStreams() []string {
 	var open []string
 	for _, s := range e.live {
-		if s.handled || e.plan.fault != faultHung {
+		if s.handled || !e.plan.has(faultHung) {
 			open = append(open, s.internal)
 		}
 	}

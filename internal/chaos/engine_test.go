@@ -117,7 +117,7 @@ func (e *engine) fall() {
 	e.ledger.lose()
 	for _, l := range e.legs {
 		for _, s := range l.streams {
-			if s.e == e && s.life == e.life && (!s.over || s.grant != nil && s.grant.fate == fateHeld) { // or what it had to tell P
+			if s.e == e && s.life == e.life && s.unsettled() {
 				s.lostEngine = true
 			}
 		}
@@ -138,7 +138,7 @@ func (e *engine) freeze(span time.Duration) {
 	e.frozen = e.now + span
 	for _, l := range e.legs {
 		for _, s := range l.streams {
-			s.frozen = s.frozen || s.e == e && !s.over
+			s.frozen = s.frozen || s.e == e && s.unsettled()
 		}
 	}
 }

@@ -75,7 +75,7 @@ func (c *conv) send(as role) *leg {
 
 // stampTime is what the frame says about the time. Old frontends say nothing.
 func (c *conv) stampTime() int64 {
-	if c.run.plan.fault == faultNoStamp && c.plan.struck {
+	if c.run.plan.has(faultNoStamp) && c.plan.struck {
 		return 0
 	}
 	return c.front.clock + c.now.Nanoseconds()
@@ -94,7 +94,7 @@ func (c *conv) body(as role) *protocol.PreprocessedRequest {
 		r.PrefillResult = &protocol.PrefillResult{DisaggregatedParams: c.params}
 	case roleAggregated:
 	}
-	if c.run.plan.fault == faultRefuse && c.plan.struck && as != rolePrefill {
+	if c.run.plan.has(faultRefuse) && c.plan.struck && as != rolePrefill {
 		r.SamplingOptions.MinP = &zero // converted for a prefill, refused elsewhere
 	}
 	return r
@@ -282,7 +282,7 @@ func (c *conv) handOver(l *leg) {
 	// The stamp tells when the worker read the finish; what the engine took to tell it is not in it.
 	c.grant.blind = c.grant.blind || l.doneAt-c.grant.made > c.run.plan.lease/20
 	c.params = l.params
-	if c.run.plan.fault == faultBroken && c.plan.struck {
+	if c.run.plan.has(faultBroken) && c.plan.struck {
 		c.params = c.spoil(l.params)
 	}
 	attempt := c.attempt
@@ -295,7 +295,7 @@ func (c *conv) handOver(l *leg) {
 		if c.left {
 			c.leave(d, wayKill)
 		}
-		if c.run.plan.fault == faultReuse && c.plan.struck {
+		if c.run.plan.has(faultReuse) && c.plan.struck {
 			c.sendAgain(d.grant, d.body.PrefillResult.DisaggregatedParams)
 		}
 	})

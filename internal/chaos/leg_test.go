@@ -77,6 +77,7 @@ type leg struct {
 	turnedAway  bool
 	released    bool
 	releaseLate bool
+	tooLate     bool // declined, when its hand-off had become too old already
 
 	// The frontend's side.
 	tokens    []uint32

@@ -18,7 +18,7 @@ func (e *engine) carry(step core.Plan) {
 		e.tell(done.Source.EngineID, func(p *engine) { p.complete(done.Source.RequestID) })
 	}
 	for _, beat := range step.Beats {
-		if e.plan.fault == faultBeats && e.chance(80) {
+		if e.plan.has(faultBeats) && e.chance(80) {
 			for _, id := range beat.RequestIDs {
 				e.loseBeat(beat.Source.EngineID, id)
 			}
@@ -76,13 +76,13 @@ func (e *engine) read(r core.Read) {
 	s.mark(atRead)
 	takes := e.plan.reads + e.hop()
 	switch {
-	case e.plan.fault == faultReadHung && s.struck():
+	case e.plan.has(faultReadHung) && s.struck():
 		s.readHung = true
 		e.hung++
 		return
-	case e.plan.fault == faultReadSlow && s.struck():
+	case e.plan.has(faultReadSlow) && s.struck():
 		takes = e.between(100*time.Millisecond, slowestRead(e.plan.lease))
-	case e.plan.fault == faultReadBad && s.struck():
+	case e.plan.has(faultReadBad) && s.struck():
 		s.readFailed = true
 	}
 	e.later(takes, func() { // both processes take part

@@ -2,6 +2,7 @@ package chaos
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"remora/internal/handoff"
@@ -20,6 +21,9 @@ const (
 	wayDies       word = "frontend-dead"    // with everything that it had open
 	wayImpatience word = "impatience"       // a kill, because the answer takes too long
 )
+
+// ways to draw from, the usual ones more often.
+var ways = []word{wayStop, wayKill, wayKill, wayKill, wayReset, wayReset, wayDial, wayDies}
 
 // The moments at which a client leaves, as seen by whoever decides them: the frontend, the worker or the engine.
 const (
@@ -61,7 +65,7 @@ const (
 	abortLate    word = "abort-late"    // the call takes seconds to arrive, as on a connection that has to be made again
 )
 
-// The faults. A schedule has at most one.
+// The faults.
 const (
 	faultNone     word = "none"
 	faultReadSlow word = "read-slow"
@@ -96,9 +100,9 @@ type plan struct {
 	policy   handoff.Policy
 	drops    word
 	aborts   word
-	fault    word
-	headScan bool // expiry scan that stops at its head
-	releases bool // M10
+	faults   []word // one, and now and then another one with it
+	headScan bool   // expiry scan that stops at its head
+	releases bool   // M10
 	lease    time.Duration
 	deadline time.Duration // M3
 	patience time.Duration // of clients
@@ -141,8 +145,8 @@ type requestPlan struct {
 }
 
 func (p *plan) String() string {
-	s := fmt.Sprintf("seed %d: %s, policy %s, %s, %s, fault %s, lease %v, deadline %v, patience %v, places %d, seqs %d, blocks %d, steps %v and %v, M10 %v",
-		p.seed, p.topology, p.policy, p.drops, p.aborts, p.fault, p.lease, p.deadline, p.patience, p.places, p.seqs, p.blocks, p.stepP, p.stepD, p.releases)
+	s := fmt.Sprintf("seed %d: %s, policy %s, %s, %s, faults %v, lease %v, deadline %v, patience %v, places %d, seqs %d, blocks %d, steps %v and %v, M10 %v",
+		p.seed, p.topology, p.policy, p.drops, p.aborts, p.faults, p.lease, p.deadline, p.patience, p.places, p.seqs, p.blocks, p.stepP, p.stepD, p.releases)
 	if p.headScan {
 		s += ", head-first expiry"
 	}
@@ -162,7 +166,7 @@ func draw(seed uint64) *plan {
 		policy:   pick(w, handoff.Drain, handoff.Drain, handoff.Release),
 		drops:    pick(w, dropAtOnce, dropAtOnce, dropNext, dropNever),
 		aborts:   pick(w, abortWorks, abortWorks, abortWorks, abortWorks, abortLate, abortUnknown, abortSilent),
-		fault:    pick(w, faults...),
+		faults:   []word{pick(w, faults...)},
 		headScan: w.chance(10),
 		releases: !w.chance(10),
 		lease:    pick(w, 1*time.Second, 2*time.Second, 5*time.Second, 12*time.Second, 30*time.Second),
@@ -175,6 +179,9 @@ func draw(seed uint64) *plan {
 		stepP:    w.between(2*time.Millisecond, 40*time.Millisecond),
 		stepD:    w.between(2*time.Millisecond, 40*time.Millisecond),
 		reads:    w.between(1*time.Millisecond, 80*time.Millisecond),
+	}
+	if w.chance(25) {
+		p.faults = append(p.faults, pick(w, faults...))
 	}
 	p.fit(w)
 	for range pick(w, 1, 1, 2, 3, 4, 6, 8, 12) {
@@ -193,10 +200,16 @@ func draw(seed uint64) *plan {
 // fit makes the axes go together. An engine that hears neither a drop nor an Abort cannot be told anything, and one whose
 // READ never ends would then keep both sides for ever: no rule of a worker could help.
 func (p *plan) fit(w *world) {
-	if p.aborts != abortWorks || p.fault == faultReadHung {
+	if p.aborts != abortWorks || p.has(faultReadHung) {
 		p.drops = dropAtOnce
 	}
-	switch p.fault {
+	for _, fault := range p.faults {
+		p.fitFault(w, fault)
+	}
+}
+
+func (p *plan) fitFault(w *world, fault word) {
+	switch fault {
 	case faultDFull:
 		p.seqs, p.lease = 1, pick(w, 12*time.Second, 30*time.Second)
 		p.stepD = w.between(200*time.Millisecond, time.Second)
@@ -226,7 +239,7 @@ func (p *plan) drawRequest(w *world) requestPlan {
 	if p.topology == "aggregated" || p.topology == "both" && w.chance(40) {
 		r.role = roleAggregated
 	}
-	if r.struck && (p.fault == faultStale || p.fault == faultNoStamp) {
+	if r.struck && (p.has(faultStale) || p.has(faultNoStamp)) {
 		r.gap = w.between(p.lease/4, 3*p.lease)
 	}
 	if w.chance(75) {
@@ -241,7 +254,7 @@ func (p *plan) drawLeaving(w *world, r *requestPlan) {
 		r.leaves = roleDecode
 	}
 	r.moment = pick(w, moments[r.leaves]...)
-	r.way = pick(w, wayStop, wayKill, wayKill, wayKill, wayReset, wayReset, wayDial, wayDies)
+	r.way = pick(w, ways...)
 	switch {
 	case r.way == wayDial:
 		r.moment = atSend
@@ -273,17 +286,26 @@ func (p *plan) drawStop(w *world) *stopPlan {
 // and a READ that is slow outlives the request which asked for it.
 func (p *plan) quiet() time.Duration {
 	quiet := p.last + 2*p.patience + p.deadline + 6*p.lease + slowestRead(p.lease) + 30*time.Second
-	switch p.fault {
-	case faultAnswers: // one place, and everybody has to wait for it
-		quiet += time.Duration(len(p.requests)) * 2 * slowAnswer
-	case faultReadHung, faultReadSlow: // one prefill after the other finds a full pool
-		quiet += time.Duration(len(p.requests)) * (p.patience + p.deadline + 3*p.lease)
-	case faultFrozen:
-		quiet += longestFreeze
-	default: // keeps nothing waiting
+	var queueing time.Duration // of one request
+	for _, fault := range p.faults {
+		switch fault {
+		case faultAnswers: // one place, and everybody has to wait for it
+			queueing += 2 * slowAnswer
+		case faultReadHung, faultReadSlow: // one prefill after the other finds a full pool
+			queueing += p.patience + p.deadline + 3*p.lease
+		case faultFrozen:
+			quiet += longestFreeze
+		default: // keeps nothing waiting
+		}
+	}
+	for range p.requests {
+		quiet += queueing
 	}
 	return quiet
 }
+
+// has tells whether a fault is among those of the schedule.
+func (p *plan) has(fault word) bool { return slices.Contains(p.faults, fault) }
 
 // longestFreeze of an engine.
 const longestFreeze = 45 * time.Second

@@ -54,7 +54,9 @@ func execute(seed uint64, broken *rules, o oracle, t *tally, trace io.Writer) []
 	quiet := r.world.run(p.quiet(), mostEvents)
 	t.schedules++
 	t.events += r.done
-	t.faults[p.fault]++
+	for _, fault := range p.faults {
+		t.faults[fault]++
+	}
 	r.check(quiet)
 	return r.violations
 }
@@ -87,13 +89,15 @@ func (r *run) build() {
 			r.at(stop.at, func() { w.signal(stop) })
 		}
 	}
-	r.strike()
+	for _, fault := range r.plan.faults {
+		r.strike(fault)
+	}
 }
 
-// strike enters the faults that are moments.
-func (r *run) strike() {
+// strike enters a fault that is a moment.
+func (r *run) strike(fault word) {
 	at := r.plan.faultAt
-	switch r.plan.fault {
+	switch fault {
 	case faultPAgain:
 		r.at(at, func() { r.engines[0].restart(r.between(0, r.plan.lease)) })
 	case faultDAgain:

@@ -75,10 +75,10 @@ func (e *engine) open(req *pb.GenerateRequest, owner *leg, to sink) *stream {
 		internal: fmt.Sprintf("%s-%08x", req.GetRequestId(), e.opened),
 	}
 	s.id = s.external + "@" + e.name
-	if e.plan.fault == faultAnswers && s.struck() {
+	if e.plan.has(faultAnswers) && s.struck() {
 		s.lag = e.between(0, slowAnswer)
 	}
-	if e.plan.fault == faultMessage && s.struck() {
+	if e.plan.has(faultMessage) && s.struck() {
 		s.spoiled = 1 + e.rng.IntN(4)
 	}
 	s.arrived = e.now + e.hop()
@@ -90,6 +90,9 @@ func (e *engine) open(req *pb.GenerateRequest, owner *leg, to sink) *stream {
 // struck: the schedule's fault, where it strikes requests, strikes this one.
 func (s *stream) struck() bool { return s.owner != nil && s.owner.conv.plan.struck }
 
+// unsettled: it is under way, or P has still to be told something.
+func (s *stream) unsettled() bool { return !s.over || s.grant != nil && s.grant.fate == fateHeld }
+
 func (s *stream) arrive() {
 	switch {
 	case s.over:
@@ -100,7 +103,7 @@ func (s *stream) arrive() {
 		return
 	}
 	s.e.live = append(s.e.live, s)
-	if s.e.plan.fault == faultHung && s.struck() && s.owner.role != rolePrefill {
+	if s.e.plan.has(faultHung) && s.struck() && s.owner.role != rolePrefill {
 		return // the handler never runs
 	}
 	s.e.later(s.e.hop(), s.handle)
@@ -117,7 +120,7 @@ func (s *stream) handle() {
 	}
 	s.handled = true
 	s.mark(atHandler)
-	if s.e.plan.fault == faultDecline && s.struck() && s.owner.role != rolePrefill {
+	if s.e.plan.has(faultDecline) && s.struck() && s.owner.role != rolePrefill {
 		s.declined = true
 		s.finish(vllm.Status{RPC: "GenerateStream", Code: codes.NotFound, Message: "model `other` not found"})
 		return

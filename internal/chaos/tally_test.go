@@ -42,3 +42,29 @@ func (t *tally) String() string {
 		t.schedules, t.events, t.legs, t.answers, t.exempt, t.aborts, t.stale,
 		list(t.moments), list(t.ways), list(t.faults), list(t.terminals), list(t.drains), list(t.refusals), list(t.releases))
 }
+
+// missing lists what no schedule was about, or no blocks were released by.
+func (t *tally) missing() []string {
+	var none []string
+	for _, way := range ways {
+		if t.ways[way] == 0 {
+			none = append(none, string(way))
+		}
+	}
+	for _, fault := range faults {
+		if t.faults[fault] == 0 {
+			none = append(none, string(fault))
+		}
+	}
+	for _, x := range excuses {
+		if !x.rare && t.releases["expiry: "+x.why] == 0 {
+			none = append(none, x.why)
+		}
+	}
+	for _, m := range []map[string]int{t.moments, t.refusals, t.drains, t.terminals} {
+		if len(m) < 5 {
+			none = append(none, list(m))
+		}
+	}
+	return none
+}

@@ -93,7 +93,7 @@ func (w *worker) serve(l *leg) {
 	l.mark(atArrival)
 	proceed := func() {
 		if l.refusal != nil {
-			l.step(handoff.Event{Kind: handoff.EventRefuse, Unclaimed: l.unclaimed != nil}, nil)
+			l.step(handoff.Event{Kind: handoff.EventRefuse, Unclaimed: w.releasable(l)}, nil)
 			return
 		}
 		w.enter(l)
@@ -181,23 +181,47 @@ func (w *worker) exit(l *leg) {
 
 // admit refuses a hand-off that is too old or was used before, and notes the use.
 func (w *worker) admit(l *leg) *translate.Refusal {
-	l.admittedAt = w.now
-	age, known := l.call.Stamp.Age(l.sent, w.now-l.started)
-	if !known {
-		l.grant.blind = true
-	}
-	if known && l.call.Stamp.Stale(age) && !w.rules.skipStamp {
+	if age, stale := l.age(w.now - l.started); stale && !w.rules.skipStamp {
 		return translate.Stale(age)
 	}
-	if until, again := w.used[l.call.HandoffKey]; again && w.now < until && !w.rules.skipReuse {
+	if !w.use(l.grant.key) && !w.rules.skipReuse {
 		return translate.Reused()
 	}
-	w.used[l.call.HandoffKey] = w.now + w.plan.lease
 	return nil
 }
 
-// release has the engine fetch a hand-off that nobody will use (M10).
+// age is that of a leg's hand-off, by its stamp, when the leg has been here for since.
+func (l *leg) age(since time.Duration) (age time.Duration, stale bool) {
+	l.admittedAt = l.now
+	text, _ := l.body.PrefillResult.DisaggregatedParams.Get("_remora")
+	stamp, _ := translate.ParseStamp(text.Str) // zero: no age
+	age, known := stamp.Age(l.sent, since)
+	l.grant.blind = l.grant.blind || !known
+	return age, known && stamp.Stale(age)
+}
+
+// use notes the use of a hand-off; false: it was used before, within a lease.
+func (w *worker) use(key string) bool {
+	if until, again := w.used[key]; again && w.now < until {
+		return false
+	}
+	w.used[key] = w.now + w.plan.lease
+	return true
+}
+
+// releasable: the hand-off of a request that is declined here was not used before. The completion of one that was would free
+// the blocks under its first reader.
+func (w *worker) releasable(l *leg) bool {
+	return l.unclaimed != nil && (w.rules.skipReleaseCheck || w.use(l.grant.key))
+}
+
+// release has the engine fetch a hand-off that nobody will use (M10), unless its blocks may not be held any more by now.
 func (w *worker) release(l *leg, params *structpb.Struct) {
+	if _, stale := l.age(w.now - l.started); stale && !w.rules.skipReleaseCheck {
+		_, cameLate := l.age(0)
+		l.tooLate = cameLate || l.stream != nil // the worker itself must not lose the time
+		return
+	}
 	if !w.plan.releases || w.rules.skipRelease || params == nil {
 		return
 	}
