@@ -36,11 +36,10 @@ func (w *worker) connect(stop context.Context) (*vllm.Client, vllm.Discovery, er
 		defer end()
 		return nil, found, errors.Join(fmt.Errorf("the engine changed during the start: %w", err), client.Close(ctx))
 	}
-	if w.cfg.Policy == handoff.Release && !again.Version.AtLeast(0, releaseSince) {
+	if err := w.fit(again); err != nil {
 		ctx, end := context.WithTimeout(context.Background(), cleanupTimeout)
 		defer end()
-		return nil, found, errors.Join(fmt.Errorf("the cancel policy release needs vLLM 0.%d or later and the engine is %q: set --cancel-policy drain",
-			releaseSince, again.EngineVersion), client.Close(ctx))
+		return nil, found, errors.Join(err, client.Close(ctx))
 	}
 	for _, note := range again.Notes {
 		w.log.Warn(note)
@@ -74,4 +73,13 @@ func (w *worker) look(stop context.Context, cfg vllm.Config, services ...string)
 		return nil, found, errors.Join(err, client.Close(ctx))
 	}
 	return client, found, nil
+}
+
+// fit tells whether the engine can do what was configured.
+func (w *worker) fit(found vllm.Discovery) error {
+	if w.cfg.Policy == handoff.Release && !found.Version.AtLeast(0, releaseSince) {
+		return fmt.Errorf("%w: the cancel policy release needs vLLM 0.%d or later and this is %q: set --cancel-policy drain",
+			errUnfit, releaseSince, found.EngineVersion)
+	}
+	return nil
 }

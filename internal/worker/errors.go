@@ -14,12 +14,15 @@ import (
 // ErrCut says that requests still ran when the worker ended, because it was told to end at once or they did not end in time.
 var ErrCut = errors.New("stopped while requests were still running; they were cut off")
 
+// errUnfit says that the engine can't do what was configured.
+var errUnfit = errors.New("engine is not fit")
+
 // errStopped says that the worker was stopped while it started.
 var errStopped = errors.New("stopped during the start")
 
 // stoppedOr gives errStopped where the stop is why err came.
 func stoppedOr(stop context.Context, err error) error {
-	if stop.Err() != nil {
+	if err != nil && stop.Err() != nil {
 		return errStopped
 	}
 	return err

@@ -3,7 +3,6 @@ package worker
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"strconv"
 	"sync"
@@ -53,12 +52,13 @@ func (w *worker) closeSystem() error {
 
 // worker is one run of Run.
 type worker struct {
-	cfg     Config          // set once
-	id      uint64          // instance id; set once
-	metrics *status.Metrics // set once
-	log     *slog.Logger    // set once
-	system  *status.Server  // nil: off; set once
-	service *service        // set by start
+	cfg       Config          // set once
+	id        uint64          // instance id; set once
+	metrics   *status.Metrics // set once
+	log       *slog.Logger    // set once
+	system    *status.Server  // nil: off; set once
+	service   *service        // set by start
+	published published       // of the start, then of the supervision
 }
 
 // run is start-up, service and clean-up. Whatever was made is unmade in the opposite order, however far the start came.
@@ -115,8 +115,7 @@ func (w *worker) run(stop, cut context.Context) (err error) {
 	}
 	plane.Handle(w.cfg.Address.Path(w.id), w.service)
 
-	record, err := w.register(stop, card, hostPort)
-	if err != nil {
+	if err := w.register(stop, card, hostPort); err != nil {
 		return err
 	}
 	w.ready(card, hostPort)
@@ -127,7 +126,7 @@ func (w *worker) run(stop, cut context.Context) (err error) {
 	var supervising sync.WaitGroup
 	var lost error
 	supervising.Go(func() {
-		lost = w.supervise(supervised, engine, found, record)
+		lost = w.supervise(supervised, engine, found)
 		endSupervision()
 	})
 	select {
@@ -255,40 +254,4 @@ func (w *worker) setReady(ready bool) {
 	if w.system != nil {
 		w.system.SetReady(ready)
 	}
-}
-
-// register publishes the model card, then the instance: a request can only come when everything is there. It returns the
-// instance record, for a worker that leaves routing for a while.
-func (w *worker) register(stop context.Context, card modelcard.Card, hostPort string) (record []byte, err error) {
-	a := w.cfg.Address
-	model, err := discovery.Model{
-		Namespace: a.Namespace, Component: a.Component, Endpoint: a.Endpoint, InstanceID: w.id, Card: card.JSON(),
-	}.Encode()
-	if err != nil {
-		return nil, fmt.Errorf("model record: %w", err)
-	}
-	record, err = discovery.Instance{
-		Namespace: a.Namespace, Component: a.Component, Endpoint: a.Endpoint, InstanceID: w.id,
-		Transport:  discovery.Transport{TCP: a.TCP(hostPort, w.id)},
-		DeviceType: w.cfg.DeviceType, RequestPlaneCodec: w.cfg.Codec.String(),
-	}.Encode()
-	if err != nil {
-		return nil, fmt.Errorf("instance record: %w", err)
-	}
-	if err := w.cfg.Store.Create(stop, discovery.ModelCards, a.Key(w.id), model); err != nil {
-		return nil, stoppedOr(stop, fmt.Errorf("publish the model card: %w", err))
-	}
-	if err := w.publish(stop, record); err != nil {
-		return nil, stoppedOr(stop, err)
-	}
-	return record, nil
-}
-
-func (w *worker) closeStore() error {
-	ctx, end := context.WithTimeout(context.Background(), cleanupTimeout)
-	defer end()
-	if err := w.cfg.Store.Close(ctx); err != nil {
-		return fmt.Errorf("remove the worker's records: %w", err)
-	}
-	return nil
 }

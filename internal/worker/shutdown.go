@@ -4,7 +4,6 @@ import (
 	"context"
 	"time"
 
-	"remora/internal/dynamo/discovery"
 	"remora/internal/handoff"
 )
 
@@ -45,15 +44,6 @@ func (w *worker) shutdown(cut context.Context) (err error) {
 	w.metrics.SetDrainTime(time.Since(began))
 	w.log.Info("shut down", "took", time.Since(began), "requests_left", w.service.gate.inside())
 	return err
-}
-
-// unregister takes the instance out of routing. The card stays until the end, for the answers that still run.
-func (w *worker) unregister() {
-	ctx, end := context.WithTimeout(context.Background(), cleanupTimeout)
-	defer end()
-	if err := w.cfg.Store.Delete(ctx, discovery.Instances, w.cfg.Address.Key(w.id)); err != nil {
-		w.log.Error("the instance record can't be removed now; frontends may go on sending", "error", err)
-	}
 }
 
 // wait returns when done says so, after limit, or when cut ends.

@@ -1,12 +1,13 @@
 package worker
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"sync"
+	"time"
 
-	"remora/internal/dynamo/discovery"
 	"remora/internal/dynamo/protocol"
 	"remora/internal/handoff"
 	"remora/internal/vllm"
@@ -15,7 +16,7 @@ import (
 // supervise keeps the worker's place in discovery in step with its engine until ctx ends: out of routing while the engine does
 // not serve or is gone, back when it is the same engine again. It fails when another one has taken its place: that one needs
 // another card, and so another worker.
-func (w *worker) supervise(ctx context.Context, engine *vllm.Client, found vllm.Discovery, record []byte) error {
+func (w *worker) supervise(ctx context.Context, engine *vllm.Client, found vllm.Discovery) error {
 	var news changes
 	news.init()
 	ctx, end := context.WithCancel(ctx)
@@ -33,13 +34,24 @@ func (w *worker) supervise(ctx context.Context, engine *vllm.Client, found vllm.
 		if !ok {
 			return nil
 		}
-		if change.State == vllm.EngineServing {
-			if err := w.engineBack(ctx, engine, found, record, change); err != nil {
-				return err
-			}
+		if change.State != vllm.EngineServing {
+			w.engineAway(change)
 			continue
 		}
-		w.engineAway(change)
+		// The supervision says once that the engine serves: what fails after that is tried until it works or there is other news.
+		for {
+			err := w.engineBack(ctx, engine, found, change)
+			if err == nil || ctx.Err() != nil {
+				break
+			}
+			if vllm.KindOfError(err) == vllm.Protocol || errors.Is(err, errUnfit) {
+				return fmt.Errorf("the engine at %s is back as another one, so this worker must be started again: %w", engine.Endpoint(), err)
+			}
+			w.log.Warn("the engine is back, but the worker can't go back into routing yet", "error", err)
+			if news.within(ctx, w.cfg.Engine.RetryInterval) {
+				break
+			}
+		}
 	}
 }
 
@@ -58,24 +70,28 @@ func (w *worker) engineAway(change vllm.Change) {
 	}
 }
 
-// engineBack looks at the engine as the start did, and goes back into routing.
-func (w *worker) engineBack(ctx context.Context, engine *vllm.Client, found vllm.Discovery, record []byte, change vllm.Change) error {
+// engineBack looks at the engine as the start did, and goes back into routing. Its capacity may be another one now, which is
+// part of the card; a card can't be changed, only replaced.
+func (w *worker) engineBack(ctx context.Context, engine *vllm.Client, before vllm.Discovery, change vllm.Change) error {
 	look, end := context.WithTimeout(ctx, w.cfg.StartupDeadline)
 	defer end()
-	_, err := engine.Rediscover(look, found)
-	switch {
-	case ctx.Err() != nil:
-		return nil
-	case vllm.KindOfError(err) == vllm.Protocol:
-		return fmt.Errorf("the engine at %s is back as another one, so this worker must be started again: %w", engine.Endpoint(), err)
-	case err != nil:
-		w.log.Warn("the engine is back but does not answer as it should; waiting for its next change", "error", err)
-		return nil
+	found, err := engine.Rediscover(look, before)
+	if err != nil {
+		return err //nolint:wrapcheck // it says all
 	}
-	if err := w.publish(ctx, record); err != nil {
-		if ctx.Err() != nil {
-			return nil
+	if err := w.fit(found); err != nil {
+		return err
+	}
+	card, err := w.card(found)
+	if err != nil {
+		return err
+	}
+	if !bytes.Equal(card.JSON(), w.published.card) {
+		if err := w.replaceCard(ctx, card.JSON()); err != nil {
+			return err
 		}
+	}
+	if err := w.publish(ctx); err != nil {
 		return err
 	}
 	w.service.gate.resume()
@@ -137,11 +153,17 @@ func (c *changes) next(ctx context.Context) (vllm.Change, bool) {
 	}
 }
 
-// publish puts the worker into routing.
-func (w *worker) publish(ctx context.Context, record []byte) error {
-	err := w.cfg.Store.Create(ctx, discovery.Instances, w.cfg.Address.Key(w.id), record)
-	if err != nil && !errors.Is(err, discovery.ErrExists) { // it is there still: the removal had failed
-		return fmt.Errorf("publish the instance: %w", err)
+// within waits for news, at most that long.
+func (c *changes) within(ctx context.Context, limit time.Duration) bool {
+	patience := time.NewTimer(max(limit, time.Second))
+	defer patience.Stop()
+	select {
+	case <-c.wake:
+		c.wake <- struct{}{} // next will take it
+		return true
+	case <-ctx.Done():
+		return true
+	case <-patience.C:
+		return false
 	}
-	return nil
 }

@@ -1,0 +1,83 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"remora/internal/dynamo/discovery"
+	"remora/internal/dynamo/modelcard"
+)
+
+// published is what the worker has in discovery.
+type published struct {
+	card     []byte // of the model record
+	instance []byte // the whole record
+}
+
+func (w *worker) replaceCard(ctx context.Context, card []byte) error {
+	if err := w.cfg.Store.Delete(ctx, discovery.ModelCards, w.cfg.Address.Key(w.id)); err != nil {
+		return fmt.Errorf("withdraw the model card: %w", err)
+	}
+	return w.publishCard(ctx, card)
+}
+
+func (w *worker) publishCard(ctx context.Context, card []byte) error {
+	a := w.cfg.Address
+	model, err := discovery.Model{
+		Namespace: a.Namespace, Component: a.Component, Endpoint: a.Endpoint, InstanceID: w.id, Card: card,
+	}.Encode()
+	if err != nil {
+		return fmt.Errorf("model record: %w", err)
+	}
+	if err := w.cfg.Store.Create(ctx, discovery.ModelCards, a.Key(w.id), model); err != nil {
+		return fmt.Errorf("publish the model card: %w", err)
+	}
+	w.published.card = card
+	return nil
+}
+
+// publish puts the worker into routing.
+func (w *worker) publish(ctx context.Context) error {
+	err := w.cfg.Store.Create(ctx, discovery.Instances, w.cfg.Address.Key(w.id), w.published.instance)
+	if err != nil && !errors.Is(err, discovery.ErrExists) { // it is there still: the removal had failed
+		return fmt.Errorf("publish the instance: %w", err)
+	}
+	return nil
+}
+
+// register publishes the model card, then the instance: a request can only come when everything is there.
+func (w *worker) register(stop context.Context, card modelcard.Card, hostPort string) error {
+	a := w.cfg.Address
+	instance, err := discovery.Instance{
+		Namespace: a.Namespace, Component: a.Component, Endpoint: a.Endpoint, InstanceID: w.id,
+		Transport:  discovery.Transport{TCP: a.TCP(hostPort, w.id)},
+		DeviceType: w.cfg.DeviceType, RequestPlaneCodec: w.cfg.Codec.String(),
+	}.Encode()
+	if err != nil {
+		return fmt.Errorf("instance record: %w", err)
+	}
+	w.published.instance = instance
+	if err := w.publishCard(stop, card.JSON()); err != nil {
+		return stoppedOr(stop, err)
+	}
+	return stoppedOr(stop, w.publish(stop))
+}
+
+// unregister takes the instance out of routing. The card stays until the end, for the answers that still run.
+func (w *worker) unregister() {
+	ctx, end := context.WithTimeout(context.Background(), cleanupTimeout)
+	defer end()
+	if err := w.cfg.Store.Delete(ctx, discovery.Instances, w.cfg.Address.Key(w.id)); err != nil {
+		w.log.Error("the instance record can't be removed now; frontends may go on sending", "error", err)
+	}
+}
+
+func (w *worker) closeStore() error {
+	ctx, end := context.WithTimeout(context.Background(), cleanupTimeout)
+	defer end()
+	if err := w.cfg.Store.Close(ctx); err != nil {
+		return fmt.Errorf("remove the worker's records: %w", err)
+	}
+	return nil
+}
