@@ -25,9 +25,17 @@ type fetcher struct {
 	faults *faultSet
 	ctx    context.Context // ends with the server; closes every connection in use
 	jobs   sync.WaitGroup
+	greets chan struct{} // full while a first contact is under way
 
-	mu    sync.Mutex
-	peers map[string]*peer // guarded by mu; by engine id
+	mu       sync.Mutex
+	peers    map[string]*peer    // guarded by mu; by engine id
+	contacts map[string]*contact // guarded by mu; first contacts under way, by engine id
+}
+
+// contact is a first contact that everybody waits for who wants that engine.
+type contact struct {
+	done chan struct{} // closed at the end
+	err  error         // set before done is closed
 }
 
 type peer struct {
@@ -36,7 +44,7 @@ type peer struct {
 }
 
 func newFetcher(ctx context.Context, cfg Config, l *loop, faults *faultSet) *fetcher {
-	return &fetcher{cfg: cfg, loop: l, faults: faults, ctx: ctx, peers: make(map[string]*peer)}
+	return &fetcher{cfg: cfg, loop: l, faults: faults, ctx: ctx, peers: make(map[string]*peer), contacts: make(map[string]*contact), greets: make(chan struct{}, 1)}
 }
 
 // carryOut starts what a step asks for. It does not block.
@@ -138,21 +146,52 @@ func (f *fetcher) connect(src core.Source) (net.Conn, error) {
 		f.mu.Unlock()
 		return conn, nil
 	}
+	if !known {
+		return f.meet(src) // unlocks
+	}
 	f.mu.Unlock()
 	ctx, cancel := context.WithTimeout(f.ctx, f.cfg.HandshakeTimeout)
 	defer cancel()
-	if known {
-		conn, err := f.handshake(ctx, p.addr, src.EngineID)
-		if err != nil {
-			f.forget(src.EngineID)
-		}
-		return conn, err
+	conn, err := f.handshake(ctx, p.addr, src.EngineID)
+	if err != nil {
+		f.forget(src.EngineID)
 	}
-	return f.firstContact(ctx, net.JoinHostPort(src.Host, src.Port), src.EngineID)
+	return conn, err
 }
 
-// firstContact tries until somebody answers or the time is over: an address where nobody listens costs the whole time.
-func (f *fetcher) firstContact(ctx context.Context, addr, engineID string) (net.Conn, error) {
+// meet makes a first contact, or waits for the one that is under way and shares its failure. It is called with mu held.
+func (f *fetcher) meet(src core.Source) (net.Conn, error) {
+	if c, ok := f.contacts[src.EngineID]; ok {
+		f.mu.Unlock()
+		<-c.done // ends with the fetcher's context at the latest
+		if c.err != nil {
+			return nil, c.err
+		}
+		return f.connect(src)
+	}
+	c := &contact{done: make(chan struct{})}
+	f.contacts[src.EngineID] = c
+	f.mu.Unlock()
+	conn, err := f.firstContact(net.JoinHostPort(src.Host, src.Port), src.EngineID)
+	f.mu.Lock()
+	delete(f.contacts, src.EngineID)
+	f.mu.Unlock()
+	c.err = err
+	close(c.done)
+	return conn, err
+}
+
+// firstContact tries until somebody answers or the time is over: an address where nobody listens costs the whole time. There is
+// one first contact at a time, as in the real engine, whose handshakes have one thread: the others wait for it.
+func (f *fetcher) firstContact(addr, engineID string) (net.Conn, error) {
+	select {
+	case f.greets <- struct{}{}:
+		defer func() { <-f.greets }()
+	case <-f.ctx.Done():
+		return nil, f.ctx.Err()
+	}
+	ctx, cancel := context.WithTimeout(f.ctx, f.cfg.HandshakeTimeout)
+	defer cancel()
 	for {
 		conn, err := f.handshake(ctx, addr, engineID)
 		if err == nil {

@@ -68,15 +68,20 @@ func (r Row) Run(ctx context.Context, pair *Pair, logf func(format string, args 
 	return nil
 }
 
-// base waits until neither engine uses a block, for as long as a lease can hold some.
+// base waits until neither engine uses a block, for as long as a lease can hold some. It looks three times, since the gauge of
+// a real engine may lag.
 func (do *run) base(ctx context.Context) error {
 	for name, e := range map[string]*Engine{"P": do.pair.P, "D": do.pair.D} {
 		if do.gone[name] {
 			continue
 		}
+		idle := 0
 		if _, err := poll(ctx, time.Now(), Lease+3*time.Second, func() (bool, error) {
 			n, err := e.used(ctx)
-			return n == 0, err
+			if idle++; n != 0 {
+				idle = 0
+			}
+			return idle == 3, err
 		}); err != nil {
 			return fmt.Errorf("%s does not come to its base: %w", name, err)
 		}
