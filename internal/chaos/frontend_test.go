@@ -239,7 +239,7 @@ func (c *conv) receive(l *leg, f frame) {
 	case f.end:
 		l.ends++
 		l.closed = true
-		c.logf(l.id, "client has it all: %d tokens, %s %v", len(l.tokens), l.reason, l.failed)
+		c.logf(l.id, "client has it all: %d tokens, %s%s", len(l.tokens), l.reason, l.failed.Name)
 		c.after(c.hop(), func() { l.leave("closed") })
 		c.ended(l)
 	case f.isErr:
