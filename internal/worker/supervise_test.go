@@ -1,12 +1,15 @@
 package worker
 
 import (
+	"context"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"google.golang.org/grpc/codes"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/status"
 
 	"remora/internal/dynamo/discovery"
 	"remora/internal/dynamo/protocol"
@@ -114,6 +117,35 @@ func TestEngineRestarts(t *testing.T) {
 		<-after(40 * time.Second)
 		if got := w.mustSend(target, "x").read(); got != "1 2 3 length final" {
 			t.Errorf("read %q", got)
+		}
+	})
+}
+
+// TestCardFollowsCapacity: an engine that is back with another number of KV blocks gets another card, under the same key; one
+// whose answers fail at first is asked until they are good.
+func TestCardFollowsCapacity(t *testing.T) {
+	inWhole(t, protocol.Aggregated, nil, func(w *whole) {
+		target := w.target()
+		before := w.published(discovery.ModelCards)
+		fails := 3
+		w.engine.Set(func(b *vllmtest.Behaviour) {
+			b.Server.TotalKvBlocks = 33
+			b.Control = func(_ context.Context, method string) error {
+				if method == "GetModelInfo" && fails > 0 {
+					fails--
+					return status.Error(codes.Internal, "not yet")
+				}
+				return nil
+			}
+		})
+		w.engine.Restart("2")
+		<-after(20 * time.Second)
+		card := w.published(discovery.ModelCards)
+		if card == before || !strings.Contains(card, `"total_kv_blocks":33`) {
+			t.Errorf("card: %s", card)
+		}
+		if got := w.published(discovery.Instances); !strings.Contains(got, target) || fails != 0 {
+			t.Errorf("published %q with %d failures to come", got, fails)
 		}
 	})
 }
