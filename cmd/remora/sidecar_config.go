@@ -42,6 +42,7 @@ type cardConfig struct {
 // engineConfig is how the engine is reached.
 type engineConfig struct {
 	Endpoint        vllm.Endpoint
+	Backend         vllm.Backend  // what carries generation streams
 	Connections     int           // at least 1
 	AttemptTimeout  time.Duration // of one connection attempt
 	RetryInterval   time.Duration // between attempts

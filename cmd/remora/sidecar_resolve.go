@@ -78,7 +78,7 @@ func (s *sidecarFlags) resolve(from flags.Sources, lookup func(string) (string, 
 		return sidecarConfig{}, fmt.Errorf("set --namespace, --component and --endpoint to plain names: %w", err)
 	}
 	card := cardConfig{ChatTemplate: s.chatTemplate, ToolCallParser: s.toolCallParser, ReasoningParser: s.reasoningParser, ExcludeToolsWhenChoiceNone: s.excludeTools}
-	engine := engineConfig{Endpoint: s.grpcEndpoint, Connections: s.grpcConnections}
+	engine := engineConfig{Endpoint: s.grpcEndpoint, Backend: s.engineTransport, Connections: s.grpcConnections}
 	for _, step := range []error{
 		card.setTypes(s.endpointTypes),
 		wholeSeconds(&engine.AttemptTimeout, "--grpc-connect-attempt-timeout-secs", s.attemptSecs),

@@ -28,8 +28,8 @@ func runSidecar(stop, cut context.Context, c sidecarConfig, logger *slog.Logger)
 	config := worker.Config{
 		Role: c.Role, Address: c.Address, EndpointTypes: c.Card.endpointTypes(), DeviceType: c.Device, Codec: c.RequestPlane.Codec,
 		Engine: vllm.Config{
-			Endpoint: c.Engine.Endpoint, Connections: c.Engine.Connections, AttemptTimeout: c.Engine.AttemptTimeout,
-			RetryInterval: c.Engine.RetryInterval, Log: logger.With(logging.TargetKey, "remora::vllm"),
+			Endpoint: c.Engine.Endpoint, Backend: c.Engine.Backend, Connections: c.Engine.Connections,
+			AttemptTimeout: c.Engine.AttemptTimeout, RetryInterval: c.Engine.RetryInterval, Log: logger.With(logging.TargetKey, "remora::vllm"),
 		},
 		StartupDeadline: c.Engine.StartupDeadline,
 		Store:           store,

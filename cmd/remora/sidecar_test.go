@@ -85,6 +85,8 @@ var settingCases = []struct {
 	{"cancel-policy", "REMORA_CANCEL_POLICY", "release", func(c *sidecarConfig) { c.Handoff.Policy = handoff.Release }},
 	{"kv-lease", "REMORA_KV_LEASE", "12", func(c *sidecarConfig) { c.Handoff.Lease = 12 * time.Second }},
 	{"release-declined", "REMORA_RELEASE_DECLINED", "false", func(c *sidecarConfig) { c.Handoff.ReleaseDeclined = false }},
+	{"engine-transport", "REMORA_ENGINE_TRANSPORT", "grpc", nil},
+	{"engine-transport", "REMORA_ENGINE_TRANSPORT", "h2", func(c *sidecarConfig) { c.Engine.Backend = vllm.BackendH2 }},
 	{"", "DYN_ROUTE_TO_ENCODER", "false", nil},
 	{"", "DYN_ENABLE_RL", "false", nil},
 	{"", "DYN_FILE_KV", "/kv", func(c *sidecarConfig) { c.Discovery.FileRoot = "/kv" }},
