@@ -67,7 +67,7 @@ func (r *Refusal) String() string { return r.Err.Error() }
 // refuse is for what the client wrote: the sentence is shown to it.
 func refuse(format string, args ...any) *Refusal {
 	text := fmt.Sprintf(format, args...)
-	return &Refusal{Err: &protocol.Error{Kind: protocol.ErrorInvalidArgument, Message: text, Public: text}}
+	return &Refusal{Err: &protocol.Error{Kind: protocol.ErrorBackendInvalidArgument, Message: text, Public: text}}
 }
 
 // refuseHandoff is for what a prefill worker wrote: the client could not do anything with the details.

@@ -30,11 +30,11 @@ const (
 func (c *converter) handoff() (*structpb.Struct, *Refusal) {
 	result := c.req.PrefillResult
 	if result == nil {
-		return nil, refuseHandoff(protocol.ErrorInvalidArgument, FaultAbsent, "the request has no prefill_result, which a decode worker needs")
+		return nil, refuseHandoff(protocol.ErrorBackendInvalidArgument, FaultAbsent, "the request has no prefill_result, which a decode worker needs")
 	}
 	params := result.DisaggregatedParams
 	if params.Kind != protocol.KindMap {
-		return nil, refuseHandoff(protocol.ErrorInvalidArgument, FaultNotObject, "disaggregated_params must be an object")
+		return nil, refuseHandoff(protocol.ErrorBackendInvalidArgument, FaultNotObject, "disaggregated_params must be an object")
 	}
 	if text, _ := params.Get(stampKey); text.Kind == protocol.KindString {
 		c.stamp, _ = ParseStamp(text.Str) // one that can't be read is as good as none: it may be of a later version
@@ -49,7 +49,7 @@ func (c *converter) handoff() (*structpb.Struct, *Refusal) {
 	}
 	out, fault := toStruct(without(params, stampKey))
 	if fault != nil {
-		return nil, refuseHandoff(protocol.ErrorInvalidArgument, fault.fault, "disaggregated_params%s", fault.text())
+		return nil, refuseHandoff(protocol.ErrorBackendInvalidArgument, fault.fault, "disaggregated_params%s", fault.text())
 	}
 	portAsText(out)
 	return out, nil

@@ -252,7 +252,7 @@ func TestHandoffRefusedAsInvalid(t *testing.T) {
 			if refusal == nil {
 				t.Fatal("accepted")
 			}
-			if refusal.Handoff != row.fault || refusal.Err.Kind != protocol.ErrorInvalidArgument || !strings.Contains(refusal.Err.Error(), row.words) {
+			if refusal.Handoff != row.fault || refusal.Err.Kind != protocol.ErrorBackendInvalidArgument || !strings.Contains(refusal.Err.Error(), row.words) {
 				t.Errorf("fault %q, %v", refusal.Handoff, refusal)
 			}
 			if strings.Contains(refusal.Err.Public, row.words) {

@@ -348,7 +348,7 @@ func TestRefusals(t *testing.T) {
 			if refusal == nil {
 				t.Fatalf("accepted: %v", call.Request)
 			}
-			if refusal.Err.Kind != protocol.ErrorInvalidArgument || refusal.Handoff != FaultNone {
+			if refusal.Err.Kind != protocol.ErrorBackendInvalidArgument || refusal.Handoff != FaultNone {
 				t.Errorf("kind %v, hand-off fault %q", refusal.Err.Kind, refusal.Handoff)
 			}
 			if !strings.Contains(refusal.Err.Message, row.words) || refusal.Err.Public != refusal.Err.Message {

@@ -135,7 +135,7 @@ func TestBadRequests(t *testing.T) {
 		"body of noughts": {"x", func(in *requestplane.Request) { clear(in.Body) }, "prologue(InvalidArgument)", "deserialization"},
 		"no tokens": {"x", func(in *requestplane.Request) {
 			in.Body = protocol.AppendRequest(nil, protocol.MsgPack, &protocol.PreprocessedRequest{Model: "tiny"})
-		}, "prologue(InvalidArgument)", "generate"},
+		}, "prologue(Backend.InvalidArgument)", "generate"},
 	} {
 		for _, role := range []protocol.Role{protocol.Aggregated, protocol.Prefill, protocol.Decode} {
 			t.Run(name+"/"+role.String(), func(t *testing.T) {

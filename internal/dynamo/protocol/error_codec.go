@@ -66,27 +66,13 @@ func AppendPrologue(dst []byte, err *Error) []byte {
 		e.closeMap()
 		return e.dst
 	}
-	class, reason, known := err.Kind.Class()
+	class, _, known := err.Kind.Class()
 	if !known {
 		class = err.Kind.Name
 	}
 	e.text("Generate Error: " + class + ": " + err.Message)
 	e.key("typed_error")
-	e.openMap(6)
-	e.key("error_type")
-	e.errorKind(err.Kind)
-	if known {
-		e.key("class")
-		e.text(class)
-		e.key("reason")
-		e.text(reason)
-	}
-	e.key("message")
-	e.text(err.Message)
-	e.key("diagnostic")
-	e.text(err.Message)
-	e.public(err)
-	e.closeMap()
+	e.error(err)
 	e.closeMap()
 	return e.dst
 }
@@ -124,12 +110,21 @@ func ParsePrologue(header []byte) (refusal *Error, err error) {
 	}
 }
 
-// error writes the error object of a data item in the form that readers of both generations take.
+// error writes an error object, with the members that the stock sidecar writes: readers of both generations find theirs.
 func (e *encoder) error(err *Error) {
-	e.openMap(2 + countTrue(err.Public != ""))
+	class, reason, known := err.Kind.Class()
+	e.openMap(3 + 2*countTrue(known) + countTrue(err.Public != ""))
 	e.key("error_type")
 	e.errorKind(err.Kind)
+	if known {
+		e.key("class")
+		e.text(class)
+		e.key("reason")
+		e.text(reason)
+	}
 	e.key("message")
+	e.text(err.Message)
+	e.key("diagnostic")
 	e.text(err.Message)
 	e.public(err)
 	e.closeMap()

@@ -123,12 +123,14 @@ func TestItemBytes(t *testing.T) {
 		},
 		{
 			Item{Error: &Error{ErrorBackendInvalidArgument, "prompt has 40000 tokens", "The prompt is too long"}},
-			`{"data":{"event":"error","error":{"error_type":{"Backend":"InvalidArgument"},"message":"prompt has 40000 tokens",` +
+			`{"data":{"event":"error","error":{"error_type":{"Backend":"InvalidArgument"},"class":"InvalidRequest",` +
+				`"reason":"backend.invalid_argument","message":"prompt has 40000 tokens","diagnostic":"prompt has 40000 tokens",` +
 				`"public":{"type":"message","message":"The prompt is too long"}}},"complete_final":false}`,
 		},
 		{
 			Item{Error: &Error{ErrorWorkerOverloaded, "full", ""}},
-			`{"data":{"event":"error","error":{"error_type":"WorkerOverloaded","message":"full"}},"complete_final":false}`,
+			`{"data":{"event":"error","error":{"error_type":"WorkerOverloaded","class":"CapacityExhausted",` +
+				`"reason":"capacity.worker_overloaded","message":"full","diagnostic":"full"}},"complete_final":false}`,
 		},
 		{Item{}, `{"data":{},"complete_final":false}`},
 	} {

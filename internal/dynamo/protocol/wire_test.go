@@ -210,7 +210,11 @@ func mustParse(tb testing.TB, codec Codec, b []byte) Value {
 	return v
 }
 
-// normal sorts the keys and drops what says nothing: nulls and the default output type.
+// implied are the members that the minimal worker leaves out although they are not null: the only output type, and what a
+// reader takes from an error's type and message.
+var implied = []string{"output_type", "class", "reason", "diagnostic"}
+
+// normal sorts the keys and drops nulls and what is implied.
 func normal(v Value) Value {
 	if v.Kind == KindList {
 		out := make([]Value, len(v.List))
@@ -224,7 +228,7 @@ func normal(v Value) Value {
 	}
 	var out []Member
 	for _, m := range v.Map {
-		if !m.Value.IsNull() && m.Key != "output_type" {
+		if !m.Value.IsNull() && !slices.Contains(implied, m.Key) {
 			out = append(out, Member{m.Key, normal(m.Value)})
 		}
 	}
