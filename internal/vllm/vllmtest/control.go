@@ -36,6 +36,13 @@ func (e *Engine) GetServerInfo(ctx context.Context, _ *pb.GetServerInfoRequest) 
 	return behaviour.Server, err
 }
 
+// GetKvEventSources tells of no source: an engine that publishes no KV events. The Rust sidecar asks for it at its start.
+func (e *Engine) GetKvEventSources(ctx context.Context, _ *pb.GetKvEventSourcesRequest) (*pb.GetKvEventSourcesResponse, error) {
+	e.record(Event{Kind: Discovered, ID: "GetKvEventSources"})
+	_, err := e.control(ctx, "GetKvEventSources")
+	return &pb.GetKvEventSourcesResponse{}, err
+}
+
 // Abort ends the live requests of the ids as vLLM does: their scripts answer ABORTED at their next waiting step.
 func (e *Engine) Abort(ctx context.Context, request *pb.AbortRequest) (*pb.AbortResponse, error) {
 	for _, id := range request.GetRequestIds() {
