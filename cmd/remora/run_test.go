@@ -47,11 +47,11 @@ func TestHelpTexts(t *testing.T) {
 			}
 			golden := filepath.Join("testdata", "help", name+".txt")
 			if *update {
-				if err := os.WriteFile(golden, []byte(got.stdout), 0o644); err != nil { //nolint:gosec // a test's golden file
+				if err := os.WriteFile(golden, []byte(got.stdout), 0o644); err != nil {
 					t.Fatal(err)
 				}
 			}
-			want, err := os.ReadFile(golden) //nolint:gosec // a path of this test
+			want, err := os.ReadFile(golden)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -305,7 +305,7 @@ func TestSimPortTaken(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close() //nolint:errcheck // a test's listener
+	defer l.Close()
 	_, port, err := net.SplitHostPort(l.Addr().String())
 	if err != nil {
 		t.Fatal(err)

@@ -28,14 +28,20 @@ func parseSidecar(args []string, lookup func(string) (string, bool)) (sidecarCon
 	return config, nil
 }
 
+// useFile is what to do without the other discovery backends.
+const useFile = "set --discovery-backend file, and DYN_FILE_KV to a folder shared with the frontend"
+
 // refuse names the first setting that asks for what Remora does not have yet, and what to set instead.
 func (s *sidecarFlags) refuse(from flags.Sources) error {
 	for _, c := range []struct {
 		when bool
 		say  refusal
 	}{
-		{s.discovery == "", "no discovery backend is set and the default, etcd, is not supported yet: set --discovery-backend file, and DYN_FILE_KV to a folder shared with the frontend"},
-		{s.discovery == "etcd" || s.discovery == "kubernetes", refusal("--discovery-backend " + s.discovery + " is not supported yet: set --discovery-backend file, and DYN_FILE_KV to a folder shared with the frontend")},
+		{s.discovery == "", "no discovery backend is set and the default, etcd, is not supported yet: " + useFile},
+		{
+			s.discovery == "etcd" || s.discovery == "kubernetes",
+			refusal("--discovery-backend " + s.discovery + " is not supported yet: " + useFile),
+		},
 		{s.requestPlane == "nats", "--request-plane nats is not supported yet: set --request-plane tcp, on the frontend too"},
 		{s.responsePlane == "quic", "--response-plane quic is not supported yet: set --response-plane tcp, on the frontend too"},
 		{s.eventPlane == "nats", "--event-plane nats is not supported yet: set --event-plane zmq, on the frontend too"},
@@ -77,7 +83,10 @@ func (s *sidecarFlags) resolve(from flags.Sources, lookup func(string) (string, 
 	if err := address.Validate(); err != nil {
 		return sidecarConfig{}, fmt.Errorf("set --namespace, --component and --endpoint to plain names: %w", err)
 	}
-	card := cardConfig{ChatTemplate: s.chatTemplate, ToolCallParser: s.toolCallParser, ReasoningParser: s.reasoningParser, ExcludeToolsWhenChoiceNone: s.excludeTools}
+	card := cardConfig{
+		ChatTemplate: s.chatTemplate, ToolCallParser: s.toolCallParser, ReasoningParser: s.reasoningParser,
+		ExcludeToolsWhenChoiceNone: s.excludeTools,
+	}
 	engine := engineConfig{Endpoint: s.grpcEndpoint, Backend: s.engineTransport, Connections: s.grpcConnections}
 	for _, step := range []error{
 		card.setTypes(s.endpointTypes),
@@ -98,7 +107,7 @@ func (s *sidecarFlags) resolve(from flags.Sources, lookup func(string) (string, 
 			WorkerPool: s.workerPool, WorkQueue: s.queue, EngineLimit: s.engineLimit, EngineQueue: s.engineQueue,
 		},
 		System: systemConfig{
-			Enabled: s.systemPort >= 0, Host: s.systemHost, Port: uint16(max(s.systemPort, 0)), //nolint:gosec // 16 bits with a sign
+			Enabled: s.systemPort >= 0, Host: s.systemHost, Port: uint16(max(s.systemPort, 0)),
 			HealthPath: s.healthPath, LivePath: s.livePath, StartReady: s.startReady, SelfHostMetadata: s.selfHost && s.systemPort >= 0,
 		},
 		Shutdown: shutdownConfig{Grace: s.grace, Total: s.total, PrefillDrain: s.prefillDrain, Runtime: s.runtime},
@@ -156,7 +165,7 @@ func wholeSeconds(dst *time.Duration, name string, n uint64) error {
 	if n > maxSeconds {
 		return refusal(fmt.Sprintf("%s %d is beyond the range of the clock: set at most %d", name, n, maxSeconds))
 	}
-	*dst = time.Duration(n) * time.Second //nolint:gosec // compared above
+	*dst = time.Duration(n) * time.Second
 	return nil
 }
 
@@ -186,7 +195,8 @@ func (s *sidecarFlags) discoveryConfig(lookup func(string) (string, bool)) disco
 func (s *sidecarFlags) notices() []string {
 	var notices []string
 	if s.healthCheck || s.healthPayload != "" {
-		notices = append(notices, "DYN_HEALTH_CHECK_ENABLED and DYN_HEALTH_CHECK_PAYLOAD: no canary requests are sent; /health follows the engine's own health service")
+		notices = append(notices, "DYN_HEALTH_CHECK_ENABLED and DYN_HEALTH_CHECK_PAYLOAD: no canary requests are sent; "+
+			"/health follows the engine's own health service")
 	}
 	if s.selfHost && s.systemPort < 0 {
 		notices = append(notices, "DYN_SYSTEM_PORT is not set: the model card names local paths, so frontends on other hosts cannot read the model's files")

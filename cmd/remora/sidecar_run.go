@@ -66,7 +66,7 @@ func openStore(c discoveryConfig, log *slog.Logger) (discovery.Store, error) {
 	return store, nil
 }
 
-func (c cardConfig) endpointTypes() (types modelcard.EndpointTypes) {
+func (c *cardConfig) endpointTypes() (types modelcard.EndpointTypes) {
 	if c.Chat {
 		types |= modelcard.Chat
 	}

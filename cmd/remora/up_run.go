@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -46,8 +47,9 @@ type deployment struct {
 	kv     string // the discovery folder
 
 	engines, workers, door errgroup.Group
-	ready                  chan string     // what a worker says when it is registered; one a worker
-	failed                 chan error      // the first part that broke
+	ready                  chan string   // what a worker says when it is registered; one a worker
+	failed                 chan struct{} // closed when the first part breaks
+	broke                  sync.Once
 	models                 func() []string // what the front door can serve now; set by startDoor
 }
 
@@ -59,7 +61,7 @@ func runUp(stop, cut context.Context, c upConfig, stdout io.Writer, log *slog.Lo
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	model := filepath.Join(dir, "model")
-	if err := tinymodel.Write(model); err != nil {
+	if err = tinymodel.Write(model); err != nil {
 		return err //nolint:wrapcheck // it names its stage
 	}
 	door, err := net.Listen("tcp", net.JoinHostPort(c.Host, strconv.Itoa(int(c.Port))))
@@ -67,7 +69,7 @@ func runUp(stop, cut context.Context, c upConfig, stdout io.Writer, log *slog.Lo
 		return fmt.Errorf("the front door can't listen (choose another --port, or 0 for any): %w", err)
 	}
 	d := &deployment{
-		config: c, log: log, out: stdout, kv: filepath.Join(dir, "discovery"), ready: make(chan string, 2), failed: make(chan error, 1),
+		config: c, log: log, out: stdout, kv: filepath.Join(dir, "discovery"), ready: make(chan string, 2), failed: make(chan struct{}),
 	}
 	return d.run(stop, cut, model, door)
 }
@@ -120,10 +122,7 @@ func (d *deployment) part(group *errgroup.Group, name string, run func() error) 
 			return nil
 		}
 		err = fmt.Errorf("%s: %w", name, err)
-		select {
-		case d.failed <- err:
-		default:
-		}
+		d.broke.Do(func() { close(d.failed) })
 		return err
 	})
 }

@@ -78,21 +78,35 @@
 //	streaming  tokens         emit -> streaming
 //	draining   aborted        drained(aborted) drop -> done
 //	draining   bad+finish     drained(finished) drop -> done
-//	draining   bad+tokens     abort drained(released) drop -> done  or  drained(released) drop -> done
-//	draining   cut            abort drained(cut) drop -> done  or  drained(cut) -> done  or  drained(cut) drop -> done
+//	draining   bad+tokens     abort drained(released) drop -> done
+//	                       or drained(released) drop -> done
+//	draining   cut            abort drained(cut) drop -> done
+//	                       or drained(cut) -> done
+//	                       or drained(cut) drop -> done
 //	draining   declined       release drained(ended) -> done
 //	draining   dispatch       submit-short -> draining
 //	draining   end            drained(ended) -> done
 //	draining   error          drained(ended) -> done
-//	draining   finish         drained(finished) drop -> done  or  emit drained(finished) drop terminal(finished) -> done
-//	draining   finish+params  drained(finished) drop -> done  or  emit drained(finished) drop terminal(finished) -> done
+//	draining   finish         drained(finished) drop -> done
+//	                       or emit drained(finished) drop terminal(finished) -> done
+//	draining   finish+params  drained(finished) drop -> done
+//	                       or emit drained(finished) drop terminal(finished) -> done
 //	draining   headers        abort -> draining
-//	draining   patience       drained(deadline) drop -> done  or  drained(headers_never) drop -> done  or  drained(never_submitted) -> done
-//	draining   refuse         -> done  or  terminal(refused) -> done
-//	draining   refuse+good    release -> done  or  release terminal(refused) -> done
-//	draining   shutdown       abort patience(1s) -> draining  or  patience(1s) -> draining
-//	draining   timer          abort drained(deadline) drop -> done  or  drained(deadline) drop -> done  or  drained(headers_never) drop -> done  or  drained(never_submitted) -> done
-//	draining   tokens         abort drained(released) drop -> done  or  drained(released) drop -> done
+//	draining   patience       drained(deadline) drop -> done
+//	                       or drained(headers_never) drop -> done
+//	                       or drained(never_submitted) -> done
+//	draining   refuse         -> done
+//	                       or terminal(refused) -> done
+//	draining   refuse+good    release -> done
+//	                       or release terminal(refused) -> done
+//	draining   shutdown       abort patience(1s) -> draining
+//	                       or patience(1s) -> draining
+//	draining   timer          abort drained(deadline) drop -> done
+//	                       or drained(deadline) drop -> done
+//	                       or drained(headers_never) drop -> done
+//	                       or drained(never_submitted) -> done
+//	draining   tokens         abort drained(released) drop -> done
+//	                       or drained(released) drop -> done
 //
 // Decode with hand-off parameters, policy release:
 //
@@ -141,19 +155,29 @@
 //	draining   aborted        drained(aborted) drop -> done
 //	draining   bad+finish     drained(finished) drop -> done
 //	draining   bad+tokens     drained(released) drop -> done
-//	draining   cut            drained(cut) -> done  or  drained(cut) drop -> done
+//	draining   cut            drained(cut) -> done
+//	                       or drained(cut) drop -> done
 //	draining   declined       release drained(ended) -> done
 //	draining   dispatch       submit-short -> draining
 //	draining   end            drained(ended) -> done
 //	draining   error          drained(ended) -> done
-//	draining   finish         drained(finished) drop -> done  or  emit drained(finished) drop terminal(finished) -> done
-//	draining   finish+params  drained(finished) drop -> done  or  emit drained(finished) drop terminal(finished) -> done
-//	draining   headers        abort -> draining  or  abort patience(5s) -> draining
-//	draining   patience       drained(deadline) drop -> done  or  drained(headers_never) drop -> done  or  drained(never_submitted) -> done
-//	draining   refuse         -> done  or  terminal(refused) -> done
-//	draining   refuse+good    release -> done  or  release terminal(refused) -> done
+//	draining   finish         drained(finished) drop -> done
+//	                       or emit drained(finished) drop terminal(finished) -> done
+//	draining   finish+params  drained(finished) drop -> done
+//	                       or emit drained(finished) drop terminal(finished) -> done
+//	draining   headers        abort -> draining
+//	                       or abort patience(5s) -> draining
+//	draining   patience       drained(deadline) drop -> done
+//	                       or drained(headers_never) drop -> done
+//	                       or drained(never_submitted) -> done
+//	draining   refuse         -> done
+//	                       or terminal(refused) -> done
+//	draining   refuse+good    release -> done
+//	                       or release terminal(refused) -> done
 //	draining   shutdown       patience(1s) -> draining
-//	draining   timer          drained(deadline) drop -> done  or  drained(headers_never) drop -> done  or  drained(never_submitted) -> done
+//	draining   timer          drained(deadline) drop -> done
+//	                       or drained(headers_never) drop -> done
+//	                       or drained(never_submitted) -> done
 //	draining   tokens         drained(released) drop -> done
 //
 // Prefill:
@@ -206,12 +230,16 @@
 //	draining   declined       drained(ended) -> done
 //	draining   end            drained(ended) -> done
 //	draining   error          drained(ended) -> done
-//	draining   finish         drained(finished) drop -> done  or  emit drained(finished) drop terminal(finished) -> done
-//	draining   finish+params  emit drained(finished) drop terminal(finished) -> done  or  orphan drained(finished) drop -> done
+//	draining   finish         drained(finished) drop -> done
+//	                       or emit drained(finished) drop terminal(finished) -> done
+//	draining   finish+params  emit drained(finished) drop terminal(finished) -> done
+//	                       or orphan drained(finished) drop -> done
 //	draining   headers        abort -> draining
-//	draining   patience       drained(deadline) drop -> done  or  drained(headers_never) drop -> done
+//	draining   patience       drained(deadline) drop -> done
+//	                       or drained(headers_never) drop -> done
 //	draining   shutdown       patience(1s) -> draining
-//	draining   timer          drained(deadline) drop -> done  or  drained(headers_never) drop -> done
+//	draining   timer          drained(deadline) drop -> done
+//	                       or drained(headers_never) drop -> done
 //
 // Aggregated, encode, and decode without parameters:
 //

@@ -59,7 +59,7 @@ func table(t *testing.T) string {
 		for _, state := range []handoff.State{handoff.Pending, handoff.Opening, handoff.Open, handoff.Streaming, handoff.Draining} {
 			for _, word := range slices.Sorted(maps.Keys(seen[state])) {
 				outcomes := slices.Sorted(maps.Keys(seen[state][word]))
-				fmt.Fprintf(&b, "//\t%-9s  %-13s  %s\n", state, word, strings.Join(outcomes, "  or  "))
+				fmt.Fprintf(&b, "//\t%-9s  %-13s  %s\n", state, word, strings.Join(outcomes, "\n//\t"+strings.Repeat(" ", 23)+"or "))
 			}
 		}
 		b.WriteString("//\n")

@@ -80,6 +80,7 @@ func (w *monitor) step(word string) error {
 		w.shutdown = true
 	case handoff.EventCut:
 		w.cut = true
+	case handoff.EventLost:
 	}
 	if before == handoff.Done {
 		w.afterDone++

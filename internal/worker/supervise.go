@@ -79,7 +79,7 @@ func (w *worker) engineBack(ctx context.Context, engine *vllm.Client, before vll
 	if err != nil {
 		return err //nolint:wrapcheck // it says all
 	}
-	if err := w.fit(found); err != nil {
+	if err = w.fit(found); err != nil {
 		return err
 	}
 	card, err := w.card(found)
@@ -87,11 +87,11 @@ func (w *worker) engineBack(ctx context.Context, engine *vllm.Client, before vll
 		return err
 	}
 	if !bytes.Equal(card.JSON(), w.published.card) {
-		if err := w.replaceCard(ctx, card.JSON()); err != nil {
+		if err = w.replaceCard(ctx, card.JSON()); err != nil {
 			return err
 		}
 	}
-	if err := w.publish(ctx); err != nil {
+	if err = w.publish(ctx); err != nil {
 		return err
 	}
 	w.service.gate.resume()

@@ -72,7 +72,7 @@ func describe(out *strings.Builder, head, help, env, def string, value Value) {
 func wrap(text string, indent int) string {
 	var out strings.Builder
 	column := 0
-	for _, w := range strings.Fields(text) {
+	for w := range strings.FieldsSeq(text) {
 		size := utf8.RuneCountInString(w)
 		switch {
 		case column == 0:

@@ -150,14 +150,14 @@ func (p *parser) defaults() error {
 }
 
 func (p *parser) required() error {
-	missing := ""
+	var missing strings.Builder
 	for flag := range p.set.flags() {
 		if _, given := p.from[flag.Name]; flag.Required && !given {
-			missing += "\n  " + flag.signature()
+			missing.WriteString("\n  " + flag.signature())
 		}
 	}
-	if missing != "" {
-		return p.usage("the following required arguments were not provided:" + missing)
+	if missing.String() != "" {
+		return p.usage("the following required arguments were not provided:" + missing.String())
 	}
 	return nil
 }
@@ -190,8 +190,7 @@ func (p *parser) store(flag *Flag, text, env string) error {
 		return p.missing(flag, env)
 	}
 	message := "invalid value '" + text + "' for '" + flag.signature() + "'" + origin(env)
-	var choice *choiceError
-	if errors.As(err, &choice) {
+	if choice, ok := errors.AsType[*choiceError](err); ok {
 		message += "\n  [possible values: " + join(choice.words) + "]"
 		if choice.near != "" {
 			message += "\n\n  tip: a similar value exists: '" + choice.near + "'"

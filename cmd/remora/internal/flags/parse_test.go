@@ -229,7 +229,7 @@ func TestSources(t *testing.T) {
 func TestHelpText(t *testing.T) {
 	var b bound
 	got := table(&b).Help()
-	for _, line := range strings.Split(got, "\n") {
+	for line := range strings.SplitSeq(got, "\n") {
 		if utf8.RuneCountInString(line) > width {
 			t.Errorf("too wide: %q", line)
 		}
@@ -256,7 +256,7 @@ func FuzzParse(f *testing.F) {
 	f.Add("--=\n---\n-", "=")
 	f.Fuzz(func(t *testing.T, argText, envText string) {
 		env := map[string]string{}
-		for _, line := range strings.Split(envText, "\n") {
+		for line := range strings.SplitSeq(envText, "\n") {
 			if name, value, ok := strings.Cut(line, "="); ok {
 				env[name] = value
 			}

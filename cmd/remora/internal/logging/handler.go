@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 )
@@ -60,7 +61,7 @@ func (h *handler) Enabled(_ context.Context, level slog.Level) bool { return lev
 
 func (h *handler) WithAttrs(attrs []slog.Attr) slog.Handler {
 	child := *h
-	child.fields = h.fields[:len(h.fields):len(h.fields)]
+	child.fields = slices.Clip(h.fields)
 	for _, a := range attrs {
 		if a.Key == TargetKey && h.group == "" {
 			child.target = a.Value.Resolve().String()

@@ -99,7 +99,7 @@ func appendReadable(line []byte, value slog.Value) []byte {
 
 // text is a value in words; slog's own String with the zone and form of our times.
 func text(value slog.Value) string {
-	switch value.Kind() { //nolint:exhaustive // the others are slog's
+	switch value.Kind() {
 	case slog.KindTime:
 		return value.Time().UTC().Format(timeFormat)
 	case slog.KindAny:
@@ -116,7 +116,7 @@ func needsQuotes(r rune) bool {
 // appendJSON writes a JSON string. Bytes that are not UTF-8 become the replacement character, which is all that the error
 // would say.
 func appendJSON(line []byte, said string) []byte {
-	line, _ = jsontext.AppendQuote(line, said) //nolint:errcheck // see above
+	line, _ = jsontext.AppendQuote(line, said)
 	return line
 }
 

@@ -101,7 +101,7 @@ func TestLines(t *testing.T) {
 	attrs := []slog.Attr{
 		slog.String("plain", "word"), slog.String("spaced", "two words"), slog.String("empty", ""), slog.Duration("took", 1500*time.Millisecond),
 		slog.Any("error", errors.New("it \"broke\"\n")), slog.Bool("ok", true), slog.Uint64("big", math.MaxUint64), slog.Float64("nan", math.NaN()),
-		slog.Group("g", slog.Int("n", -1)), slog.Attr{}, slog.Time("at", time.Unix(0, 0)),
+		slog.Group("g", slog.Int("n", -1)), {}, slog.Time("at", time.Unix(0, 0)),
 	}
 	for name, c := range map[string]struct {
 		format Format
