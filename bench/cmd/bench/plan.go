@@ -76,7 +76,10 @@ func fullPlan(churned int) []part {
 			hold(1, 20*time.Millisecond, 15*time.Second, 100), hold(64, 20*time.Millisecond, window, 100),
 			hold(256, 20*time.Millisecond, window, 100), hold(1000, 100*time.Millisecond, window, 100),
 		}},
-		{name: "flat", steps: []step{hold(64, 0, 5*time.Second, 0), hold(256, 0, 5*time.Second, 0), hold(1000, 0, 5*time.Second, 0)}},
+		// Each by itself: a sidecar that has broken under one must not fail the next.
+		{name: "flat", steps: []step{hold(64, 0, 5*time.Second, 0)}},
+		{name: "flat", steps: []step{hold(256, 0, 5*time.Second, 0)}},
+		{name: "flat", steps: []step{hold(1000, 0, 5*time.Second, 0)}},
 		{name: "short", steps: []step{short(128, 4000, 16), short(8000, 2000, 16), short(longPrompt, 50, 1)}},
 		{name: "bursts", steps: bursts(8, 1000, 50)},
 	}

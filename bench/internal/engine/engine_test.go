@@ -208,7 +208,8 @@ func TestControlAndHealth(t *testing.T) {
 	if err != nil || server.GetApiVersion() != "vllm" || server.GetInstanceId() == "" {
 		t.Errorf("GetServerInfo: %v, %v", server, err)
 	}
-	if sources, err := control.GetKvEventSources(t.Context(), &pb.GetKvEventSourcesRequest{}); err != nil || len(sources.GetSources()) > 0 {
+	sources, err := control.GetKvEventSources(t.Context(), &pb.GetKvEventSourcesRequest{})
+	if err != nil || len(sources.GetSources()) > 0 {
 		t.Errorf("GetKvEventSources: %v, %v", sources, err)
 	}
 	check, err := health.Check(t.Context(), &healthpb.HealthCheckRequest{Service: "vllm.Inference"})
@@ -219,9 +220,9 @@ func TestControlAndHealth(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	told, errTold := watch.Recv()
-	if errTold != nil || told.GetStatus() != healthpb.HealthCheckResponse_SERVING {
-		t.Errorf("Watch: %v, %v", told, errTold)
+	told, err := watch.Recv()
+	if err != nil || told.GetStatus() != healthpb.HealthCheckResponse_SERVING {
+		t.Errorf("Watch: %v, %v", told, err)
 	}
 }
 

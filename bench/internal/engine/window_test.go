@@ -92,7 +92,7 @@ func (p *peer) quiet() {
 	}
 }
 
-// credit is what a message may leave unused: the engine does not split one.
+// slack is what a message may leave unused: the engine does not split one.
 const slack = 64
 
 func TestWindowsAreKept(t *testing.T) {
@@ -132,10 +132,11 @@ func TestWindowsAreKept(t *testing.T) {
 		t.Fatalf("%d bytes on the connection, ended: %v", total(), p.done)
 	}
 	p.must(p.WriteWindowUpdate(0, 1000))
-	for deadline := time.Now().Add(10 * time.Second); !(p.done[1] && p.done[3] && p.done[5]) && time.Now().Before(deadline); {
+	ended := func() bool { return p.done[1] && p.done[3] && p.done[5] }
+	for deadline := time.Now().Add(10 * time.Second); !ended() && time.Now().Before(deadline); {
 		p.quiet()
 	}
-	if !p.done[1] || !p.done[3] || !p.done[5] {
+	if !ended() {
 		t.Fatalf("ended: %v", p.done)
 	}
 }
