@@ -94,7 +94,7 @@ func (p *peer) pool(connections int, change func(c *h2.Config)) *h2.Pool {
 		ReconnectFirst: 100 * time.Millisecond, ReconnectMost: time.Second,
 		PingInterval: 30 * time.Second, PingTimeout: 20 * time.Second,
 		MaxConnections: connections,
-		Log:            slog.New(slog.DiscardHandler),
+		Log:            quiet,
 	}
 	if change != nil {
 		change(&config)
@@ -299,4 +299,7 @@ func prompt(tokens int) *pb.GenerateRequest {
 	return &pb.GenerateRequest{RequestId: "a", Prompt: &pb.GenerateRequest_TokenIds{TokenIds: &pb.TokenIds{Ids: ids}}}
 }
 
-var ok = h2.End{Code: codes.OK}
+var (
+	ok    = h2.End{Code: codes.OK}
+	quiet = slog.New(slog.DiscardHandler)
+)

@@ -346,9 +346,21 @@ func (p *Pool) release(c *conn) {
 		p.admit()
 		return
 	}
-	if c.load == 0 && !c.base && p.streams < crowd/2*(len(p.ready)-1) {
-		p.unlist(c)
-		p.goroutines.Go(func() { c.fail(errNotNeeded, nil) })
+	p.shrink()
+}
+
+// shrink closes a connection that the pool grew by, when those that are left do not make it grow again soon. Called with mu
+// held.
+func (p *Pool) shrink() {
+	if len(p.ready) <= p.base || p.streams >= crowd/2*(len(p.ready)-1) {
+		return
+	}
+	for _, c := range p.ready {
+		if !c.base && c.load == 0 {
+			p.unlist(c)
+			p.goroutines.Go(func() { c.fail(errNotNeeded, nil) })
+			return
+		}
 	}
 }
 
