@@ -1,9 +1,20 @@
 package engine
 
-import "testing"
+import (
+	"testing"
+	"time"
+)
 
-// TestSmallPair drives a real pair with little memory and a short lease: the calibration.
+// TestSmallPair drives a real pair with little memory and a short lease: first behind two sidecars and the stock frontend,
+// with clients that leave at every moment and in every way; then alone, through the calibration, whose last rows cost it its
+// life.
 func TestSmallPair(t *testing.T) {
 	p, d := startSmallPair(t)
+	t.Run("leaving", func(t *testing.T) {
+		m := newMatrix(t, p, d)
+		m.on("kills", m.testKills)
+		m.on("resets", m.testResets)
+		m.on("crowd", func() { m.testCrowd(2 * time.Minute) })
+	})
 	t.Run("calibration", func(t *testing.T) { calibrate(t, p, d) })
 }
