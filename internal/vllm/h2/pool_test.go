@@ -162,7 +162,7 @@ func TestPoolGrowsWithStreams(t *testing.T) {
 			go func() {
 				select {
 				case <-hold:
-					l.do(l.WritePing(false, [8]byte{1})) // its answer wakes the script
+					l.do(http2.NewFramer(l.conn, nil).WritePing(false, [8]byte{1})) // its answer wakes the script
 				case <-closing:
 				}
 			}()
