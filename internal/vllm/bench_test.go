@@ -168,8 +168,8 @@ func relay(b *testing.B, backend vllm.Backend, streams int) {
 	var serving sync.WaitGroup
 	serving.Go(func() {
 		for {
-			conn, err := listener.Accept()
-			if err != nil {
+			conn, closed := listener.Accept()
+			if closed != nil {
 				return
 			}
 			serving.Go(func() { _ = engine.serve(conn) })

@@ -39,13 +39,14 @@ func (p *Pool) marshal(request *pb.GenerateRequest) (*body, *End) {
 	if cap(b.buffer) < prefixLen+size {
 		b.buffer = make([]byte, 0, prefixLen+size)
 	}
-	buffer := append(b.buffer[:0], 0)
-	buffer = binary.BigEndian.AppendUint32(buffer, uint32(size))
-	buffer, err := proto.MarshalOptions{UseCachedSize: true}.MarshalAppend(buffer, request)
+	b.buffer = append(b.buffer[:0], 0) // not compressed
+	b.buffer = binary.BigEndian.AppendUint32(b.buffer, uint32(size))
+	whole, err := proto.MarshalOptions{UseCachedSize: true}.MarshalAppend(b.buffer, request)
 	if err != nil {
+		p.recycle(b)
 		return nil, refuse("grpc: error while marshaling: " + err.Error())
 	}
-	b.buffer, b.left = buffer, buffer
+	b.buffer, b.left = whole, whole
 	return b, nil
 }
 

@@ -36,7 +36,7 @@ func FuzzPeer(f *testing.F) {
 		return all
 	}
 	good := frame(http2.FrameHeaders, endHeaders, 1, block(":status", "200", "content-type", "application/grpc")...)
-	f.Add(join(good, frame(http2.FrameData, 0, 1, token(7)...), frame(http2.FrameHeaders, endHeaders|http2.Flags(endStream), 1, block("grpc-status", "0")...)))
+	f.Add(join(good, frame(http2.FrameData, 0, 1, token(7)...), frame(http2.FrameHeaders, endHeaders|endStream, 1, block("grpc-status", "0")...)))
 	f.Add(join(good, frame(http2.FrameData, endStream, 1, token(7)[:5]...), frame(http2.FrameRSTStream, 0, 3, 0, 0, 0, 7)))
 	f.Add(frame(http2.FrameGoAway, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0))
 	f.Add(join(frame(http2.FrameSettings, 0, 0, 0, 4, 0, 0, 0, 9), frame(http2.FrameWindowUpdate, 0, 1, 0, 0, 0, 0)))

@@ -43,6 +43,7 @@ type link struct {
 }
 
 func newPeer(t testing.TB, script func(l *link), settings ...http2.Setting) *peer {
+	t.Helper()
 	p := &peer{t: t, listener: bufconn.Listen(1 << 20), script: script, settings: settings}
 	var serving sync.WaitGroup
 	serving.Go(func() {
@@ -155,7 +156,8 @@ func (l *link) request() (stream uint32, size int) {
 
 // drain reads until the client goes.
 func (l *link) drain() {
-	for l.next() != nil {
+	for f := l.next(); f != nil; f = l.next() {
+		continue
 	}
 }
 
@@ -206,7 +208,10 @@ type sink struct {
 	ended   chan struct{}
 }
 
-func newSink(t testing.TB) *sink { return &sink{t: t, ended: make(chan struct{})} }
+func newSink(t testing.TB) *sink {
+	t.Helper()
+	return &sink{t: t, ended: make(chan struct{})}
+}
 
 func (s *sink) enter() {
 	s.mu.Lock()

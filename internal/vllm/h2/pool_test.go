@@ -218,7 +218,8 @@ func TestKeepalive(t *testing.T) {
 					l.do(l.WritePing(true, f.Data))
 				}
 			}
-			for l.nextRaw() != nil { // reads on, and answers no more
+			for f := l.nextRaw(); f != nil; f = l.nextRaw() {
+				continue // reads on, and answers no more
 			}
 		})
 		start := time.Now()
