@@ -104,7 +104,10 @@ type Client struct {
 	config Config             // set once
 	conns  []*grpc.ClientConn // set once; each has its own TCP connection
 	pool   *h2.Pool           // set once; nil with BackendGRPC
-	next   atomic.Uint64      // round-robin of conns
+	// side is for health and Abort: on a connection full of tokens they would wait in line, and an engine that has too much to
+	// say must not be taken for one that says nothing. Set once; it connects with its first call.
+	side *grpc.ClientConn
+	next atomic.Uint64 // round-robin of conns
 
 	mu     sync.Mutex
 	open   map[Stream]struct{} // guarded by mu
@@ -132,6 +135,14 @@ func (c *Client) pick() *grpc.ClientConn {
 		}
 	}
 	return c.conns[first%count]
+}
+
+// aside returns the connection that carries no streams.
+func (c *Client) aside() *grpc.ClientConn {
+	if c.side.GetState() == connectivity.Idle {
+		c.side.Connect()
+	}
+	return c.side
 }
 
 // Close drops all streams, waits until their goroutines have ended, and closes the connections. When the context ends
@@ -166,7 +177,7 @@ func (c *Client) disconnect() error {
 	if c.pool != nil {
 		c.pool.Close()
 	}
-	return closeAll(c.conns)
+	return closeAll(append(c.conns, c.side))
 }
 
 func (c *Client) isClosed() bool {

@@ -15,6 +15,6 @@ func (c *Client) Abort(ctx context.Context, ids ...string) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, c.config.AbortTimeout)
 	defer cancel()
-	_, err := pb.NewControlClient(c.pick()).Abort(ctx, &pb.AbortRequest{RequestIds: ids})
+	_, err := pb.NewControlClient(c.aside()).Abort(ctx, &pb.AbortRequest{RequestIds: ids})
 	return statusOf("Abort", err).Err()
 }

@@ -29,7 +29,14 @@ func Dial(ctx context.Context, config Config) (*Client, error) {
 		client.conns = client.conns[:1] // for control and health
 		client.pool = newPool(config)
 	}
-	if err := client.fill(ctx); err != nil {
+	var err error
+	client.side, err = newConn(config, func(ctx context.Context) (net.Conn, error) {
+		return config.Dialer(ctx, config.Endpoint.Address())
+	})
+	if err != nil {
+		return nil, err
+	}
+	if err = client.fill(ctx); err != nil {
 		return nil, errors.Join(err, client.disconnect())
 	}
 	return client, nil

@@ -30,7 +30,7 @@ const Serving Health = "SERVING"
 func (c *Client) Check(ctx context.Context, service string) (Health, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.config.AttemptTimeout)
 	defer cancel()
-	answer, err := healthpb.NewHealthClient(c.pick()).Check(ctx, &healthpb.HealthCheckRequest{Service: service})
+	answer, err := healthpb.NewHealthClient(c.aside()).Check(ctx, &healthpb.HealthCheckRequest{Service: service})
 	status := statusOf("Health.Check", err)
 	switch status.Code {
 	case codes.OK:

@@ -121,7 +121,7 @@ func (s *supervision) ask(ctx context.Context) checkResult {
 	if err != nil || health != Serving || !identify {
 		return checkResult{health: health, err: err}
 	}
-	server, err := pb.NewControlClient(s.client.pick()).GetServerInfo(ctx, &pb.GetServerInfoRequest{})
+	server, err := pb.NewControlClient(s.client.aside()).GetServerInfo(ctx, &pb.GetServerInfoRequest{})
 	if err != nil {
 		return checkResult{err: statusOf("GetServerInfo", err).Err()}
 	}
@@ -151,7 +151,7 @@ func (s *supervision) watch(ctx context.Context) {
 func (s *supervision) watchOnce(ctx context.Context) bool {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	stream, err := healthpb.NewHealthClient(s.client.pick()).Watch(ctx, &healthpb.HealthCheckRequest{Service: InferenceService})
+	stream, err := healthpb.NewHealthClient(s.client.aside()).Watch(ctx, &healthpb.HealthCheckRequest{Service: InferenceService})
 	if err != nil {
 		return false
 	}
