@@ -57,7 +57,7 @@ func calibrationPair(t *testing.T, change func(*Config)) *calibration.Pair {
 		P: pClient, D: dClient,
 		Stall: func(ctx context.Context, on bool) error { return d.SetFault(ctx, ReadStall, on) },
 		KillP: func(context.Context) error {
-			p.end() //nolint:errcheck // it is killed
+			p.end()
 			return nil
 		},
 		RestartP: func(context.Context) (*calibration.Engine, error) {

@@ -44,7 +44,10 @@ type peer struct {
 }
 
 func newFetcher(ctx context.Context, cfg Config, l *loop, faults *faultSet) *fetcher {
-	return &fetcher{cfg: cfg, loop: l, faults: faults, ctx: ctx, peers: make(map[string]*peer), contacts: make(map[string]*contact), greets: make(chan struct{}, 1)}
+	return &fetcher{
+		cfg: cfg, loop: l, faults: faults, ctx: ctx, greets: make(chan struct{}, 1),
+		peers: make(map[string]*peer), contacts: make(map[string]*contact),
+	}
 }
 
 // carryOut starts what a step asks for. It does not block.

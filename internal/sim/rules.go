@@ -67,7 +67,7 @@ func handOffRules() []Rule {
 		{Name: "ignored-keys", Section: "D.2", Row: "transfer mode of the other kind, more keys, fewer of the newer ones: works"},
 		{Name: "push-without-id", Section: "D.2", Row: "push mode without a request id: the engine core dies", Outside: "push mode is not simulated"},
 		{Name: "heartbeats", Section: "D.3", Row: "a queued decode renews P's lease six times a lease, by two thirds of it"},
-		{Name: "one-handshake-at-a-time", Section: "D.4", Row: "first contacts with other engines are made one after the other: one that fails delays the rest by 5 s (measured by the calibration)"},
+		{Name: "one-handshake-at-a-time", Section: "D.4, calibration", Row: "first contacts are made one after the other: one that fails delays the rest by 5 s"},
 		{Name: "hand-off-text", Section: "D.4", Row: "a decode after a hand-off says what one engine says"},
 		{Name: "p-leaves-early", Section: "D.5", Row: "prefill aborted or dropped before its end: blocks free at once, no params"},
 		{Name: "p-dropped-late", Section: "D.5", Row: "prefill dropped after its end: held for the lease, and nobody knows the id"},

@@ -25,7 +25,8 @@ const waiting = "vllm:num_requests_waiting"
 
 // matrix is a stock frontend over two sidecars in front of a small pair, and the clients that leave.
 type matrix struct {
-	t               *testing.T
+	t               *testing.T // of the subtest that runs
+	whole           *testing.T // of all of them: what it starts outlives subtests
 	cluster         *harness.Cluster
 	frontend        *harness.Frontend
 	p, d            *smallEngine
@@ -36,7 +37,7 @@ type matrix struct {
 
 func newMatrix(t *testing.T, p, d *smallEngine) *matrix {
 	t.Helper()
-	m := &matrix{t: t, cluster: harness.NewCluster(t), p: p, d: d}
+	m := &matrix{t: t, whole: t, cluster: harness.NewCluster(t), p: p, d: d}
 	lease := strconv.Itoa(int(calibration.Lease / time.Second))
 	m.prefill = m.cluster.Sidecar(t, harness.Remora, harness.Prefill, p, "--kv-lease", lease)
 	m.decode = m.cluster.Sidecar(t, harness.Remora, harness.Decode, d, "--kv-lease", lease)
@@ -45,7 +46,7 @@ func newMatrix(t *testing.T, p, d *smallEngine) *matrix {
 }
 
 func (m *matrix) newFrontend() {
-	m.frontend = m.cluster.Frontend(m.t)
+	m.frontend = m.cluster.Frontend(m.whole)
 	m.frontend.WaitServing(m.t, harness.RealModel)
 }
 

@@ -148,7 +148,7 @@ func request(row string, words []string, handOffs map[string]*structpb.Struct) (
 			n, err = strconv.ParseUint(value, 10, 32)
 			req.Stopping.MaxNewTokens = uint32(n)
 		case "hand":
-			if req.Kv.KvTransferParams = handOffs[value]; req.Kv.KvTransferParams == nil {
+			if req.Kv.KvTransferParams = handOffs[value]; req.GetKv().GetKvTransferParams() == nil {
 				err = fmt.Errorf("%w: no hand-off %q", ErrScenario, value)
 			}
 		case "produce":

@@ -93,6 +93,16 @@ func (e *Engine) used(ctx context.Context) (int, error) {
 	return int(math.Round(share * (Blocks - 1))), err
 }
 
+// count is what a look step names: blocks, or requests.
+func (e *Engine) count(ctx context.Context, what string) (int, error) {
+	gauge, ok := map[string]string{"waiting": waiting, "running": running}[what]
+	if !ok {
+		return e.used(ctx)
+	}
+	n, err := e.metric(ctx, gauge)
+	return int(n), err
+}
+
 // pollEvery is the pause between two looks at an engine.
 const pollEvery = 20 * time.Millisecond
 

@@ -291,15 +291,8 @@ func (do *run) look(ctx context.Context, what string, a []string) error {
 		return err
 	}
 	got := 0
-	took, err := poll(ctx, since, high, func() (bool, error) {
-		var err error
-		if what == "free" || what == "used" {
-			got, err = e.used(ctx)
-		} else {
-			var n float64
-			n, err = e.metric(ctx, map[string]string{"waiting": waiting, "running": running}[what])
-			got = int(n)
-		}
+	took, err := poll(ctx, since, high, func() (ok bool, err error) {
+		got, err = e.count(ctx, what)
 		return got == want, err
 	})
 	if err != nil {
