@@ -129,13 +129,16 @@ func (s Status) Err() error {
 	return &Error{Kind: KindOf(s), Text: s.String()}
 }
 
-// codeName differs from Code.String where Go's names are not the ones on the wire text of the Rust sidecar.
+// codeName differs from Code.String where Go's names are not the ones on the wire text of the Rust sidecar, to which a code
+// that gRPC does not have is Unknown.
 func codeName(code codes.Code) string {
-	switch code {
-	case codes.OK:
+	switch {
+	case code == codes.OK:
 		return "Ok"
-	case codes.Canceled:
+	case code == codes.Canceled:
 		return "Cancelled"
+	case code > codes.Unauthenticated:
+		return codes.Unknown.String()
 	default:
 		return code.String()
 	}

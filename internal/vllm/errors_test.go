@@ -34,7 +34,7 @@ func TestKindOfEveryCode(t *testing.T) {
 		{codes.Unavailable, "Unavailable", CannotConnect},
 		{codes.DataLoss, "DataLoss", Protocol},
 		{codes.Unauthenticated, "Unauthenticated", Unknown},
-		{codes.Code(99), "Code(99)", Unknown},
+		{codes.Code(99), "Unknown", Unknown}, // none that gRPC has
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
