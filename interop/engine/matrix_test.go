@@ -381,6 +381,7 @@ func (m *matrix) testCrowd(length time.Duration) {
 				case err != nil:
 					m.t.Errorf("request %d: %v", i, err)
 					count("failed")
+					return
 				case a.Status != 200:
 					m.t.Errorf("request %d: %d %s", i, a.Status, a.Body)
 					count("failed")
