@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -81,6 +82,19 @@ func TestFaultSwitches(t *testing.T) {
 	})
 	if _, err := New(Config{Model: "m", Faults: []Fault{"nonsense"}}); !errors.Is(err, ErrConfig) || !errors.Is(err, ErrFault) {
 		t.Error(err)
+	}
+}
+
+// TestFaultsAreDescribed: the documentation has a row for each.
+func TestFaultsAreDescribed(t *testing.T) {
+	doc, err := os.ReadFile("../../docs/simulator.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range Faults() {
+		if !strings.Contains(string(doc), "\n| `"+string(f)+"` | ") {
+			t.Errorf("docs/simulator.md does not describe %s", f)
+		}
 	}
 }
 
