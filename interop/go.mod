@@ -4,6 +4,11 @@ go 1.26.8
 
 require remora v0.0.0
 
+require (
+	github.com/philhofer/fwd v1.2.0 // indirect
+	github.com/tinylib/msgp v1.6.5 // indirect
+)
+
 replace remora => ../
 
 require (

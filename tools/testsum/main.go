@@ -5,6 +5,8 @@
 //
 //	123 passed, 0 failed, 1 skipped
 //
+// A line that a package prints outside of its tests and that begins with "== " is a result of its own, and shown.
+//
 // Subtests count as tests. Runs are separated by "--"; a run that begins with "-C DIR" tests another module:
 //
 //	testsum -race ./... -- -C interop ./...
@@ -132,11 +134,14 @@ func (s *summary) read(r io.Reader) {
 	}
 }
 
+// shown are the beginnings of a package's own lines that are passed on.
+var shown = []string{"ok ", "FAIL\t", "== "}
+
 func (s *summary) add(e event) {
 	key := e.Package + " " + e.Test
 	switch e.Action {
 	case "output":
-		if e.Test == "" && (strings.HasPrefix(e.Output, "ok ") || strings.HasPrefix(e.Output, "FAIL\t")) {
+		if e.Test == "" && slices.ContainsFunc(shown, func(start string) bool { return strings.HasPrefix(e.Output, start) }) {
 			fmt.Fprint(s.out, e.Output)
 		}
 		if s.output[key] == nil {

@@ -31,6 +31,10 @@ func TestSummary(t *testing.T) {
 		{"a discarded fuzz input is none", strings.ReplaceAll(pass+skipOut, "TestS", "FuzzS/1"), true, true, []string{"\n1 passed, 0 failed\n"}},
 		{"a failed test is counted once", fail + packageFail, true, false, []string{"--- FAILED p TestF", "got 1", "\n0 passed, 1 failed\n"}},
 		{"a package that fails alone counts", packageFail, true, false, []string{"panic: no", "\n0 passed, 1 failed\n"}},
+		{
+			"a result of a package is shown", `{"Action":"output","Package":"p","Output":"== 3 equal\n"}` + "\n" + pass, true, true,
+			[]string{"== 3 equal\n", "\n1 passed, 0 failed\n"},
+		},
 		{"other lines are passed on", "warning\n" + pass, true, true, []string{"warning\n", "\n1 passed, 0 failed\n"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -1,0 +1,94 @@
+package differential
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"testing"
+
+	"remora/internal/dynamo/protocol"
+	"remora/internal/vllm/vllmtest"
+)
+
+var full = flag.Bool("full", false, "every case in all of its roles and both encodings, and the groups that start sidecars for each case")
+
+// groups are the cases that share a pair of sidecars for each role.
+var groups = []struct {
+	name  string
+	cases []testCase
+}{
+	{"conversion", conversionCases},
+	{"responses", responseCases},
+	{"logprobs", logprobCases},
+	{"errors", errorCases},
+	{"engine", badEngineCases},
+	{"requests", badRequestCases},
+	{"cancel", cancelCases},
+}
+
+// TestMain lets more cases run side by side than there are processors, since they wait most of the time, and says at the end
+// what the run came to. A full run that has passed must have needed every difference that is listed.
+func TestMain(m *testing.M) {
+	flag.Parse()
+	if err := flag.Set("test.parallel", "16"); err != nil {
+		panic(err)
+	}
+	code := m.Run()
+	fmt.Printf("== differential: %d equal, %d better by design, %d different\n", counted.equal, counted.listed, counted.different)
+	if run := flag.Lookup("test.run").Value.String(); code == 0 && *full && (run == "" || run == ".") {
+		for _, d := range differences {
+			if counted.used[d.name] == 0 {
+				fmt.Printf("no case needs the difference %q any more\n", d.name)
+				code = 1
+			}
+		}
+	}
+	os.Exit(code)
+}
+
+// TestRequests runs every case that needs no sidecar of its own.
+func TestRequests(t *testing.T) {
+	for _, letter := range "apd" {
+		role := letters[letter]
+		t.Run(string(role), func(t *testing.T) {
+			p := newPair(t, role, func(b *vllmtest.Behaviour) { b.Deaf = true }, nil)
+			for _, g := range groups {
+				t.Run(g.name, func(t *testing.T) {
+					for i := range g.cases {
+						c := &g.cases[i]
+						if !c.in(letter) {
+							continue
+						}
+						t.Run(c.name, func(t *testing.T) {
+							t.Parallel()
+							c.run(t, p, g.name, protocol.MsgPack)
+						})
+						if *full {
+							t.Run(c.name+" in JSON", func(t *testing.T) {
+								t.Parallel()
+								c.run(t, p, g.name, protocol.JSON)
+							})
+						}
+					}
+				})
+			}
+		})
+	}
+}
+
+// in tells whether the case runs in a role.
+func (c *testCase) in(letter rune) bool {
+	roles := c.roles
+	if roles == "" {
+		roles = "apd"
+	}
+	if !*full {
+		roles = roles[:1]
+	}
+	for _, r := range roles {
+		if r == letter {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,140 @@
+package differential
+
+// differences are all that may differ, and why. An entry is as narrow as its cause.
+var differences = []difference{
+	{
+		name: "text is left to the frontend", standing: true, path: `item\[\d+\]\.data\.data\.text`, cases: `(agg|decode)/.*`, rust: `".*"`, remora: "null",
+		row: "`text` of items", reason: "with a text the frontend neither detokenizes nor looks for stop strings, and gives no logprobs",
+	},
+	{
+		name: "no text is asked for", standing: true, path: `engine\[\d+\]\.response\.output_text`, rust: "true", remora: "false",
+		row: "`text` of items", reason: "nobody would read it",
+	},
+	{
+		name: "cached tokens", path: `item\[\d+\]\.data\.data\.completion_usage\.prompt_tokens_details\.cached_tokens`, rust: `\(absent\)`, remora: `\d+`,
+		row: "cached tokens in usage", reason: "clients see what the cache saved",
+	},
+	{
+		name: "the stamp", standing: true, cases: "prefill/.*", path: `item\[\d+\]\.data\.data\.disaggregated_params\._remora`, rust: `\(absent\)`, remora: `"1;.*"`,
+		row: "hand-off parameters", reason: "the decode worker tells by it that the hand-off is fresh and of its prompt",
+	},
+	{
+		name: "the stamp alone", cases: "prefill/responses/hand-off empty.*", path: `item\[\d+\]\.data\.data\.disaggregated_params`, rust: `{}`, remora: `\(absent\)`,
+		row: "hand-off parameters", reason: "the empty object has a member now",
+	},
+	{
+		name: "hand-offs are checked", cases: "decode/conversion/hand-off with.*", path: "outcome", rust: "answer", remora: `error Backend\.Disconnected`,
+		row: "hand-off parameters", reason: "an engine answers a bad hand-off with a crash, a hang or wrong text",
+	},
+	{
+		name: "2^53 in parameters", cases: `.*/conversion/kv transfer params with 2\^53.*`, path: "outcome", rust: "answer", remora: `error Backend\.InvalidArgument`,
+		row: "integers in parameters (`kv_transfer_params`, hand-offs)", reason: "as a double it cannot be told from 2^53 + 1",
+	},
+	{
+		name: "2^53 from the engine", path: `item\[\d+\]\.data\.data\.disaggregated_params\.big`, rust: "9007199254740992", remora: `float 9\.007199254740992e\+15`,
+		row: "integers in parameters (`kv_transfer_params`, hand-offs)", reason: "as a double it cannot be told from 2^53 + 1",
+	},
+	{
+		name: "candidates once", path: `item\[\d+\]\.data\.data\.top_logprobs\[\d+\]\[\d+\]\..*`, rust: ".*", remora: `\(absent\)`,
+		cases: `(agg|decode)/logprobs/with the chosen among its rivals.*`,
+		row:   "`top_logprobs`", reason: "clients count the entries",
+	},
+	{
+		name: "extra fields of the frontend", cases: ".*/conversion/nvext extra fields(| in JSON)", path: "outcome", rust: `error Backend\.InvalidArgument`, remora: "answer",
+		row: "`nvext.extra_fields`", reason: "the frontend fills them in by itself",
+	},
+	{
+		name: "ranks of others", cases: `.*/conversion/rank elsewhere.*`, path: "outcome", rust: "answer", remora: `error Backend\.InvalidArgument`,
+		row: "rank outside the local range", reason: "the engine could only say the same",
+	},
+	{
+		name: "wording of refusals", cases: `.*/(conversion|logprobs)/.*`, path: `error\.(message|diagnostic)|prologue\.error`, rust: `"[^(]*"`, remora: `".*"`,
+		row: "wording of errors", reason: "own sentences, which name the field and the value",
+	},
+	{
+		name: "wording of broken rules", path: `error\.(message|diagnostic)`, rust: `"invalid vLLM gRPC response: .*"`, remora: `"invalid vLLM gRPC response: .*"`,
+		row: "wording of errors", reason: "own sentences, which name the field and the value",
+	},
+	{
+		name: "text for clients", path: `error\.public\.(type|message)`, rust: `\(absent\)`, remora: `".*"`,
+		row: "wording of errors", reason: "without a public text clients read a sentence that says nothing",
+	},
+	{
+		name: "other errors of the engine stand in items", cases: `.*/errors/.*`, path: "frames", rust: "refusal sentinel", remora: "prologue error final sentinel",
+		row: "errors before the headers", reason: "an error prologue takes a healthy worker out of routing",
+	},
+	{
+		name: "parts of an item instead of a prologue", cases: `.*/errors/.*(before headers|status without words|code beyond the known)( in JSON)?`,
+		path: `prologue\.error|error item\..*|final\.complete_final`, rust: `"Generate Error: .*"|\(absent\)`, remora: `null|false|true|"error"`,
+		row: "errors before the headers", reason: "an error prologue takes a healthy worker out of routing",
+	},
+	{
+		name: "an answer without an end", cases: `.*/errors/end .*`, path: `error\.(class|reason|error_type\.Backend|message|diagnostic)`,
+		rust:   `"(Internal|backend\.unknown|Unknown|invalid vLLM gRPC response: GenerateStream ended before a terminal response)"`,
+		remora: `"(Unavailable|backend\.stream_incomplete|StreamIncomplete|GenerateStream ended before a terminal response)"`,
+		row:    "stream that ends without a finish", reason: "the frontend can migrate the request",
+	},
+	{
+		name: "back-pressure", cases: `.*/errors/resourceexhausted .*`, path: `error\.(class|reason|error_type|error_type\.Backend)`,
+		rust: `"(Internal|backend\.unknown|Unknown)"|\(absent\)`, remora: `"(CapacityExhausted|capacity\.worker_overloaded|WorkerOverloaded)"|\(absent\)`,
+		row: "RESOURCE_EXHAUSTED from the engine", reason: "back-pressure is no defect",
+	},
+	{
+		name: "back-pressure in the prologue's text", cases: `.*/errors/resourceexhausted before headers.*`, path: `prologue\.error`,
+		rust: `"Generate Error: Internal: .*"`, remora: `"Generate Error: CapacityExhausted: .*"`,
+		row: "RESOURCE_EXHAUSTED from the engine", reason: "back-pressure is no defect",
+	},
+	{
+		name: "UNAVAILABLE means that the engine was lost", cases: `.*/errors/unavailable .*`, path: `error\.(reason|error_type\.Backend)`,
+		rust: `"(backend\.cannot_connect|CannotConnect)"`, remora: `"(backend\.engine_shutdown|EngineShutdown)"`,
+		row: "engine lost under a request", reason: "no vLLM writes this status: it is the transport's, or that of a proxy that has lost the engine",
+	},
+	{
+		name: "undecodable requests get an answer", cases: `.*/requests/.*`, path: "outcome", rust: "silence", remora: "error InvalidArgument",
+		row: "undecodable body or control header", reason: "a request must have an end",
+	},
+	{
+		name: "undecodable requests without an address are not accepted", cases: `.*/requests/(control|payload|call home).*`, path: "outcome", rust: "silence", remora: "not accepted",
+		row: "undecodable body or control header", reason: "a request must have an end",
+	},
+	{
+		name: "lenient reading", cases: `.*/requests/((sampling|stop|output) (options|conditions) null|no re(quest|sponse) type)( in JSON)?`, path: "outcome", rust: "silence", remora: "answer",
+		row: "null or missing members: `stop_conditions`, `sampling_options`, `output_options` null, a control header without `request_type` or `response_type`", reason: "what is meant is plain, and silence helps nobody",
+	},
+	{
+		name: "damaged frame headers", cases: `.*/requests/frame headers (no JSON|of numbers).*`, path: "outcome", rust: "answer", remora: "error InvalidArgument",
+		row: "frame headers that cannot be read", reason: "a frame that is damaged there may be damaged elsewhere",
+	},
+	{
+		name: "decodes that cannot call home", cases: `decode/requests/call home to a closed port.*`, path: `engine requests|engine\[0\].*`,
+		row: "decode whose dial-back fails, or whose connection breaks before it was sent", reason: "the prefill's blocks would wait for the lease",
+	},
+	{
+		name: "no Abort before headers", cases: `agg/cancel/\w+ before headers.*`, path: "engine aborts", rust: "1", remora: "0",
+		row: "Abort and drop", reason: "an engine may not know the request yet, and then forgets the Abort",
+	},
+	{
+		name: "no Abort after a finish", cases: `decode/cancel/.*then a finish.*`, path: "engine aborts", rust: "1", remora: "0",
+		row: "Abort and drop", reason: "there is nothing left to abort",
+	},
+	{
+		name: "cancelled prefills are read to their end", cases: `prefill/cancel/.*`, path: "engine stream dropped", rust: "1", remora: "0",
+		row: "cancelled prefill", reason: "only its end tells whether the engine holds blocks for nobody",
+	},
+	{
+		name: "cancelled prefills wait for headers", cases: `prefill/cancel/\w+ before headers.*`, path: "engine told at once", rust: "true", remora: "false",
+		row: "cancelled prefill", reason: "an engine may not know the request yet, and then forgets the Abort",
+	},
+	{
+		name: "a stop has an answer", cases: `.*/cancel/stop .*`, path: "hung up at once", rust: "true", remora: "false",
+		row: "stop", reason: "who says stop, and not kill, reads on",
+	},
+	{
+		name: "closed connections are noticed", cases: `.*/cancel/close .*`, path: "engine (aborts|stream dropped|told at once)", rust: "0|false", remora: "1|true",
+		row: "response connection that the frontend closes without a word", reason: "the engine would work for nobody until a write fails",
+	},
+	{
+		name: "nothing but a release ends a drain", cases: `decode/cancel/kill .*, then a broken message.*`, path: "engine stream dropped", rust: "1", remora: "0",
+		row: "broken message while a cancelled decode drains", reason: "the hand-off has not been fetched yet",
+	},
+}
