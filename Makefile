@@ -42,8 +42,8 @@ run: build ## simulated engines, sidecars and an OpenAI front door in one proces
 	@exec bin/remora up $(ARGS)
 
 .PHONY: test
-test: build dynamo ## unit tests under the race detector, then the stock Dynamo against Remora (RUN=pattern)
-	$(TESTSUM) -race -run '$(RUN)' ./... -- -C interop -p 1 -run '$(RUN)' ./tinyllama ./harness ./stock -- -C bench -run '$(RUN)' ./...
+test: build dynamo ## unit tests under the race detector, then Remora with the stock Dynamo and beside its sidecar (RUN=pattern)
+	$(TESTSUM) -race -run '$(RUN)' ./... -- -C interop -p 1 -run '$(RUN)' ./tinyllama ./harness ./stock ./differential -- -C bench -run '$(RUN)' ./...
 
 .PHONY: unit
 unit: ## unit tests alone
@@ -69,6 +69,10 @@ bench: build bench-build ## what Remora's sidecar costs, as a table (ARGS="-quic
 .PHONY: bench-rust
 bench-rust: build bench-build dynamo ## the same side by side with the Rust sidecar, 20 minutes and more (ARGS="-rounds 1")
 	@bin/bench/bench -rust '$(DYNAMO_VENV)' $(ARGS)
+
+.PHONY: differential
+differential: build dynamo ## every case of the comparison with the Rust sidecar (RUN=pattern); make test runs a part of them
+	$(TESTSUM) -C interop -timeout 20m -run '$(RUN)' ./differential -full
 
 .PHONY: check
 check: lint proto-check vuln ## lint, generated code, vulnerabilities
