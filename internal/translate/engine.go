@@ -98,7 +98,8 @@ func (e *Engine) Convert(id string, r *protocol.PreprocessedRequest) (*Call, *Re
 	if refusal != nil && refusal.Handoff == FaultNone && e.Role == protocol.Decode {
 		c := converter{engine: e, req: *r}
 		if params, bad := c.handoff(); bad == nil {
-			refusal.Unclaimed = params
+			refusal.Unclaimed, refusal.Stamp = params, c.stamp
+			refusal.HandoffKey = handoffKey(r.PrefillResult.DisaggregatedParams)
 		}
 	}
 	return call, refusal

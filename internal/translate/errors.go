@@ -51,6 +51,9 @@ type Refusal struct {
 	// Unclaimed is the well-formed hand-off of a decode that is refused for another reason: the prefill engine holds its
 	// blocks until somebody fetches them or the lease ends.
 	Unclaimed *structpb.Struct
+	// Stamp and HandoffKey are those of Unclaimed; see Call.
+	Stamp      Stamp
+	HandoffKey string
 }
 
 // Stale is the refusal of a hand-off of that age.

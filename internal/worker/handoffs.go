@@ -4,6 +4,8 @@ import (
 	"sync"
 	"time"
 
+	"google.golang.org/protobuf/types/known/structpb"
+
 	"remora/internal/dynamo/protocol"
 	"remora/internal/translate"
 )
@@ -35,19 +37,32 @@ func (h *handoffs) stamp(out *protocol.EngineOutput, prompt translate.Prompt, se
 	}.Add(out.DisaggregatedParams)
 }
 
-// admit refuses the hand-off of a call that is too old or was used before, and notes the use. unchecked: its age can't be told.
-func (h *handoffs) admit(call *translate.Call, sent int64, since time.Duration) (refusal *translate.Refusal, unchecked bool) {
+// claim is a decode's well-formed hand-off.
+type claim struct {
+	params *structpb.Struct
+	stamp  translate.Stamp
+	key    string // names the hand-off among all; empty: it has no name
+}
+
+// admit refuses a hand-off that is too old or was used before, and notes the use. unchecked: its age can't be told.
+func (h *handoffs) admit(c *claim, sent int64, since time.Duration) (refusal *translate.Refusal, unchecked bool) {
 	if !h.check {
 		return nil, false
 	}
-	age, known := call.Stamp.Age(sent, since)
-	if known && call.Stamp.Stale(age) {
+	age, known := c.stamp.Age(sent, since)
+	if known && c.stamp.Stale(age) {
 		return translate.Stale(age), false
 	}
-	if !h.use(call.HandoffKey, time.Now()) {
+	if !h.use(c.key, time.Now()) {
 		return translate.Reused(), !known
 	}
 	return nil, !known
+}
+
+// stale tells whether a hand-off has become too old since it was admitted.
+func (h *handoffs) stale(c *claim, sent int64, since time.Duration) bool {
+	age, known := c.stamp.Age(sent, since)
+	return h.check && known && c.stamp.Stale(age)
 }
 
 // use notes the use of a hand-off; false: it was used before, within a lease. One without a name can't be told from others.

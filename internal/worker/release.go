@@ -4,8 +4,6 @@ import (
 	"log/slog"
 	"time"
 
-	"google.golang.org/protobuf/types/known/structpb"
-
 	"remora/internal/vllm"
 	pb "remora/proto/vllm"
 )
@@ -13,18 +11,27 @@ import (
 // release has the engine fetch a hand-off that its request will not use, so that the prefill engine frees the blocks now and
 // not at the end of their lease (M10): a request under an id of its own, with a prompt of one token, that ends by itself. It
 // reads one block, which is never hashed, so the engine's prefix cache stays clean (measured on 0.32.0). Its output is ignored.
-func (s *service) release(id string, params *structpb.Struct, rank *uint32, log *slog.Logger) {
-	if !s.releases || params == nil {
+//
+// A hand-off that has become too old by now may name blocks that are somebody else's: it is left to its lease. Called with the
+// request's mu held.
+func (s *service) release(r *request) {
+	if !s.releases || r.claim == nil {
 		return
 	}
-	id += "-release-" + suffix()
+	log := r.log
+	if s.handoffs.stale(r.claim, r.sent, time.Since(r.started)) {
+		s.metrics.HandoffReleased(false)
+		log.Warn("hand-off of a refused request is too old to be released; its blocks wait for the lease")
+		return
+	}
+	id := r.engineID + "-release-" + suffix()
 	out := &releasing{id: id, log: log, done: make(chan vllm.Status, 1)}
 	stream := s.engine.Open(&pb.GenerateRequest{
 		RequestId: id, Model: s.translate.ServedName,
 		Prompt:   &pb.GenerateRequest_TokenIds{TokenIds: &pb.TokenIds{Ids: []uint32{0}}},
 		Stopping: &pb.StoppingCriteria{MaxNewTokens: 1},
-		Kv:       &pb.KVCacheParameters{KvTransferParams: params},
-	}, rank, out)
+		Kv:       &pb.KVCacheParameters{KvTransferParams: r.claim.params},
+	}, r.rank(), out)
 	s.releasing.Add(1)
 	s.background.Go(func() {
 		defer s.releasing.Add(-1)

@@ -5,8 +5,6 @@ import (
 	"sync"
 	"time"
 
-	"google.golang.org/protobuf/types/known/structpb"
-
 	"remora/internal/dynamo/protocol"
 	"remora/internal/dynamo/requestplane"
 	"remora/internal/handoff"
@@ -27,11 +25,11 @@ type request struct {
 	codec    protocol.Codec
 	log      *slog.Logger
 	call     *translate.Call // nil if the request could not be converted
-	// unclaimed is a decode's well-formed hand-off, for the case that the request is declined. Set once.
-	unclaimed *structpb.Struct
-	counted   bool      // its failure is in the metrics already. Set once.
-	started   time.Time // when the frame was read
-	sent      int64     // when the frontend sent it, by its clock, in nanoseconds; 0: not told
+	// claim is a decode's well-formed hand-off; nil where there is none. Set once.
+	claim   *claim
+	counted bool      // its failure is in the metrics already. Set once.
+	started time.Time // when the frame was read
+	sent    int64     // when the frontend sent it, by its clock, in nanoseconds; 0: not told
 
 	decided chan struct{} // closed with the terminal
 	ended   chan struct{} // closed by OnEnd
@@ -116,7 +114,7 @@ func (r *request) carryOut(act handoff.Action, on occasion) {
 		stopTimer(r.patience)
 		r.patience = r.timer(act.After, handoff.EventPatience)
 	case handoff.ActRelease:
-		r.svc.release(r.engineID, r.unclaimed, r.rank(), r.log)
+		r.svc.release(r)
 	case handoff.ActDrained:
 		held := time.Since(r.decidedAt)
 		r.svc.metrics.DrainEnded(drainOutcome(act.Outcome), held)

@@ -80,7 +80,7 @@ func (s *service) Serve(_ context.Context, in *requestplane.Request) {
 		r.dial(in.Control.Connection)
 	}
 	if refusal != nil {
-		r.step(handoff.Event{Kind: handoff.EventRefuse, Unclaimed: r.unclaimed != nil}, occasion{err: refusal})
+		r.step(handoff.Event{Kind: handoff.EventRefuse, Unclaimed: r.releasable()}, occasion{err: refusal})
 	} else {
 		entered := s.gate.enter(r)
 		r.dispatch()
@@ -116,11 +116,15 @@ func (r *request) prepare(in *requestplane.Request) *protocol.Error {
 		if refusal.Handoff != translate.FaultNone {
 			r.svc.metrics.HandoffRefused(string(refusal.Handoff))
 		}
-		r.unclaimed, cfg.HasParams = refusal.Unclaimed, refusal.Unclaimed != nil
+		if refusal.Unclaimed != nil {
+			r.claim, cfg.HasParams = &claim{refusal.Unclaimed, refusal.Stamp, refusal.HandoffKey}, true
+		}
 		return refusal.Err
 	}
 	r.call = call
-	r.unclaimed = call.Request.GetKv().GetKvTransferParams()
+	if call.HandoffUsed {
+		r.claim = &claim{call.Request.GetKv().GetKvTransferParams(), call.Stamp, call.HandoffKey}
+	}
 	cfg.HasParams = call.HandoffUsed
 	return nil
 }
@@ -128,7 +132,7 @@ func (r *request) prepare(in *requestplane.Request) *protocol.Error {
 // dispatch hands a converted request over, unless its hand-off has become too old or was used before.
 func (r *request) dispatch() {
 	if r.keeper() {
-		refusal, unchecked := r.svc.handoffs.admit(r.call, r.sent, time.Since(r.started))
+		refusal, unchecked := r.svc.handoffs.admit(r.claim, r.sent, time.Since(r.started))
 		if unchecked {
 			r.svc.metrics.StampUnchecked()
 		}
@@ -141,9 +145,18 @@ func (r *request) dispatch() {
 	r.step(handoff.Event{Kind: handoff.EventDispatch}, occasion{})
 }
 
-func (r *request) keeper() bool {
-	return r.svc.machine.Role == handoff.Decode && r.call != nil && r.call.HandoffUsed
+// releasable tells whether the hand-off of a request that is refused may be fetched without it, and notes that it will be: one
+// that is too old or was used before may name blocks that are somebody else's.
+func (r *request) releasable() bool {
+	if !r.keeper() {
+		return false
+	}
+	refusal, _ := r.svc.handoffs.admit(r.claim, r.sent, time.Since(r.started))
+	return refusal == nil
 }
+
+// keeper: somebody must fetch the hand-off, whatever becomes of the request.
+func (r *request) keeper() bool { return r.claim != nil }
 
 // dial connects back to the frontend. A frontend that can't be reached is a client that has left. dialed is closed before
 // anything is written: a consumer that does not read must not keep those who wait for the dial.
@@ -195,13 +208,16 @@ func (r *request) finish() {
 	r.flush()
 	patience.Stop()
 	r.mu.Lock()
-	to, submitted := r.client, r.stream != nil
+	to, submitted, aborting := r.client, r.stream != nil, r.aborting
 	r.mu.Unlock()
 	if to != nil {
 		to.Wait() // bounded: it has ended or was closed
 	}
 	if submitted {
 		<-r.ended // it has ended or was dropped, and the engine client guarantees the call
+	}
+	if aborting != nil {
+		<-aborting // bounded: as long as an Abort is on its way, no other request may bear the id (M9)
 	}
 }
 
