@@ -184,7 +184,7 @@ func (s *supervision) observe(ctx context.Context, see func(v *verdict, now time
 	if change, changed := see(&s.verdict, time.Now()); changed {
 		s.notify(change)
 	}
-	if s.verdict.state == EngineServing && s.verdict.misses > 0 {
+	if s.verdict.state != EngineGone && s.verdict.misses > 0 {
 		s.checkNow() // the check that decides
 	}
 }
