@@ -245,6 +245,8 @@ func (do *run) end(ctx context.Context, s step, c *call) error {
 			ok = c.finish().GetKvTransferParams() == nil
 		case "computed":
 			ok = c.finish().GetNumCachedTokens() == 0
+		case "fetched":
+			ok = int(c.finish().GetNumCachedTokens()) == len(c.req.GetTokenIds().GetIds())
 		default:
 			low, high, err := window(word)
 			if err != nil {

@@ -352,7 +352,7 @@ func TestStalledRead(t *testing.T) {
 
 // TestDecodeThatDoesNotFetch walks the requests which compute the prompt themselves, and what becomes of P.
 //
-// Rules: bypass-on-d, no-remote-prefill, both-flags.
+// Rules: bypass-on-d, no-remote-prefill.
 func TestDecodeThatDoesNotFetch(t *testing.T) {
 	ids := prompt(18, 1)
 	want, _ := newBench(t, nil).run2(greedy("agg", ids, 5))
@@ -360,13 +360,11 @@ func TestDecodeThatDoesNotFetch(t *testing.T) {
 		name   string
 		change func(params map[string]any, req *Request)
 		freed  bool // P is told
-		held   bool // D holds as well
 	}{
-		{"cache bypassed", func(_ map[string]any, r *Request) { r.BypassCache = true }, true, false},
-		{"prompt scores", func(_ map[string]any, r *Request) { r.PromptLogprobs = new(int) }, true, false},
-		{"flag absent", func(p map[string]any, _ *Request) { delete(p, "do_remote_prefill") }, false, false},
-		{"both flags", func(p map[string]any, _ *Request) { p["do_remote_decode"] = true }, false, true},
-		{"no blocks and cache bypassed", func(p map[string]any, r *Request) { p["remote_block_ids"], r.BypassCache = []any{}, true }, false, false},
+		{"cache bypassed", func(_ map[string]any, r *Request) { r.BypassCache = true }, true},
+		{"prompt scores", func(_ map[string]any, r *Request) { r.PromptLogprobs = new(int) }, true},
+		{"flag absent", func(p map[string]any, _ *Request) { delete(p, "do_remote_prefill") }, false},
+		{"no blocks and cache bypassed", func(p map[string]any, r *Request) { p["remote_block_ids"], r.BypassCache = []any{}, true }, false},
 	} {
 		b := newBench(t, nil)
 		params := b.handOff("p", ids).Params("p", 1)
@@ -380,10 +378,30 @@ func TestDecodeThatDoesNotFetch(t *testing.T) {
 		if freed := b.p.Stats().Held == 0; freed != tt.freed {
 			t.Errorf("%s: P is free: %v", tt.name, freed)
 		}
-		if held := b.d.Stats().Held == 1; held != tt.held || (out.HandOff != nil) != tt.held {
-			t.Errorf("%s: D holds: %v", tt.name, held)
-		}
 	}
+}
+
+// TestBothFlags: a decode that shall also hand off fetches like any other, which frees P, and holds its own blocks at its end.
+//
+// Rules: both-flags.
+func TestBothFlags(t *testing.T) {
+	ids := prompt(18, 1)
+	want, _ := newBench(t, nil).run2(greedy("agg", ids, 5))
+	b := newBench(t, nil)
+	params := b.handOff("p", ids).Params("p", 1)
+	params["do_remote_decode"] = true
+	req := greedy("d", ids, 5)
+	req.Transfer = ParseTransfer(params)
+	got, out := b.run(b.d, req)
+	if key(got) != key(want) || out.Cached != 18 || out.HandOff == nil || out.HandOff.EngineID != "D" {
+		t.Errorf("cached %d, text %v, want %v, hand-off %+v", out.Cached, got, want, out.HandOff)
+	}
+	b.wantIdle(b.p)
+	if s := b.d.Stats(); s.Held != 1 || s.UsedBlocks != 6 {
+		t.Errorf("D: %+v", s)
+	}
+	b.wait(13 * time.Second)
+	b.wantIdle(b.d)
 }
 
 // TestBlocksRunOut: a decode whose blocks do not fit waits, keeps P's lease, and comes to its right text later.

@@ -5,7 +5,8 @@ import (
 	"strconv"
 )
 
-// Transfer is what a request says about KV hand-off, as the engine understands it. The zero value is none.
+// Transfer is what a request says about KV hand-off, as the engine understands it. The zero value is none; both at once are
+// possible.
 type Transfer struct {
 	Produce bool    // hold the blocks at the end and hand them off
 	Consume *Source // fetch the prompt's KV from there
@@ -41,8 +42,8 @@ const (
 func ParseTransfer(params map[string]any) Transfer {
 	var t Transfer
 	t.Produce = truthy(params["do_remote_decode"])
-	if t.Produce || !truthy(params["do_remote_prefill"]) {
-		return t // with both set the engine computes the prompt itself and tells nobody
+	if !truthy(params["do_remote_prefill"]) {
+		return t
 	}
 	src := &Source{
 		EngineID:  text(params["remote_engine_id"]),
