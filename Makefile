@@ -43,7 +43,7 @@ run: build ## simulated engines, sidecars and an OpenAI front door in one proces
 
 .PHONY: test
 test: build dynamo ## unit tests under the race detector, then Remora with the stock Dynamo and beside its sidecar (RUN=pattern)
-	$(TESTSUM) -race -run '$(RUN)' ./... -- -C interop -p 1 -run '$(RUN)' ./tinyllama ./harness ./stock ./differential -- -C bench -run '$(RUN)' ./...
+	$(TESTSUM) -race -run '$(RUN)' ./... -- -run '$(RUN)' ./internal/chaos -- -C interop -p 1 -run '$(RUN)' ./tinyllama ./harness ./stock ./differential -- -C bench -run '$(RUN)' ./...
 
 .PHONY: unit
 unit: ## unit tests alone

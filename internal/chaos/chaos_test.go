@@ -48,7 +48,7 @@ func TestSchedules(t *testing.T) {
 	if none := counts.missing(); counts.schedules >= schedules && len(none) > 0 {
 		t.Errorf("%d schedules had nothing of %v", counts.schedules, none)
 	}
-	t.Logf("seeds %d to %d, %d violations: %v", *seedFlag, *seedFlag+uint64(counts.schedules)-1, failures, counts)
+	t.Logf("SUMMARY: seeds %d to %d, %d violations: %v", *seedFlag, *seedFlag+uint64(counts.schedules)-1, failures, counts)
 }
 
 // TestReplay prints the trace of one schedule.

@@ -231,7 +231,7 @@ func TestWalk(t *testing.T) {
 				}
 			}
 			walk(*newMonitor(cfg), depth)
-			t.Logf("%d sequences of up to %d of %d events, %d of 6 states", sequences, depth, len(walked), len(reached))
+			t.Logf("SUMMARY: %d sequences of up to %d of %d events, %d of 6 states", sequences, depth, len(walked), len(reached))
 		})
 	}
 }

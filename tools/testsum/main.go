@@ -7,7 +7,7 @@
 //
 // A line that a package prints outside of its tests and that begins with "== " is a result of its own, and shown.
 //
-// Subtests count as tests. Runs are separated by "--"; a run that begins with "-C DIR" tests another module:
+// A line that a test logs behind "SUMMARY: " is printed even when it passes. Subtests count as tests. Runs are separated by "--"; a run that begins with "-C DIR" tests another module:
 //
 //	testsum -race ./... -- -C interop ./...
 //
@@ -143,6 +143,9 @@ func (s *summary) add(e event) {
 	case "output":
 		if e.Test == "" && slices.ContainsFunc(shown, func(start string) bool { return strings.HasPrefix(e.Output, start) }) {
 			fmt.Fprint(s.out, e.Output)
+		}
+		if _, said, ok := strings.Cut(e.Output, ": SUMMARY: "); ok && e.Test != "" {
+			fmt.Fprintf(s.out, "    %s: %s", e.Test, said)
 		}
 		if s.output[key] == nil {
 			s.output[key] = &strings.Builder{}

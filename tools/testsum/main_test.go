@@ -35,6 +35,11 @@ func TestSummary(t *testing.T) {
 			"a result of a package is shown", `{"Action":"output","Package":"p","Output":"== 3 equal\n"}` + "\n" + pass, true, true,
 			[]string{"== 3 equal\n", "\n1 passed, 0 failed\n"},
 		},
+		{
+			"a summary of a passing test is shown",
+			`{"Action":"output","Package":"p","Test":"TestW","Output":"    w_test.go:9: SUMMARY: 3 sequences\n"}` + "\n" + pass, true, true,
+			[]string{"    TestW: 3 sequences\n", "\n1 passed, 0 failed\n"},
+		},
 		{"other lines are passed on", "warning\n" + pass, true, true, []string{"warning\n", "\n1 passed, 0 failed\n"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
