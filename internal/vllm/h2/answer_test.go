@@ -241,6 +241,65 @@ func TestStreamWindowOverrun(t *testing.T) {
 	})
 }
 
+// A peer that answers before it has the whole request gets no more of it, and what it said counts.
+func TestAnswerBeforeTheRequest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		peer := newPeer(t, func(l *link) {
+			f := l.next()
+			for f != nil && f.Header().Type != http2.FrameHeaders {
+				f = l.next()
+			}
+			if f == nil {
+				return
+			}
+			l.headers(f.Header().StreamID, true, ":status", "200", "content-type", "application/grpc", "grpc-status", "8", "grpc-message", "full")
+			for f != nil {
+				if reset, isReset := f.(*http2.RSTStreamFrame); isReset {
+					if reset.ErrCode != http2.ErrCodeNo {
+						t.Errorf("reset with %v", reset.ErrCode)
+					}
+					break
+				}
+				if data, isData := f.(*http2.DataFrame); isData && data.StreamEnded() {
+					t.Error("the whole request came, without window for it")
+				}
+				f = l.next()
+			}
+			l.do(l.WriteWindowUpdate(0, 1<<20)) // of the connection: what was sent has used it up
+			stream, _ := l.request()
+			l.answer(stream, 1)
+			l.drain()
+		})
+		pool := peer.pool(1, nil)
+		out, _ := run(t, pool, prompt(100_000))
+		if end := out.wait(); end != (h2.End{Code: codes.ResourceExhausted, Message: "full"}) {
+			t.Errorf("%+v", end)
+		}
+		next, _ := run(t, pool, small())
+		if end := next.wait(); end != ok {
+			t.Errorf("the next request: %+v", end)
+		}
+	})
+}
+
+// What the peer takes back after it has answered is not sent again, and may have been done.
+func TestRefusedAfterTheHeaders(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		peer := newPeer(t, func(l *link) {
+			stream, _ := l.request()
+			l.good(stream)
+			l.do(l.WriteRSTStream(stream, http2.ErrCodeRefusedStream))
+			if stream, _ = l.request(); stream != 0 {
+				t.Error("the request came twice")
+			}
+		})
+		out, _ := run(t, peer.pool(1, nil), small())
+		if end := out.wait(); end.Code != codes.Unavailable || !end.Transport || end.NotSent {
+			t.Errorf("%+v", end)
+		}
+	})
+}
+
 // A peer that makes us answer and does not read is left.
 func TestPingFlood(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -15,5 +15,6 @@
 // Cancel: a stream is ended by Drop, which resets it and waits for nothing; its OnEnd always comes. A request that the peer
 // is known not to have taken (REFUSED_STREAM, GOAWAY, not written yet) is sent once more by itself.
 //
-// Locks: Pool.mu before conn.mu; Stream.mu is held alone. None is held during a sink call or a read or write.
+// Locks: Pool.mu may be held when conn.mu or Stream.mu is taken; of these two only one at a time. None is held during a sink
+// call, a read or a write.
 package h2

@@ -410,6 +410,7 @@ func (p *Pool) retry(s *Stream, end End) {
 	if again {
 		s.conn = nil
 	}
+	end.NotSent = end.NotSent && !s.headers // a peer that answers has it, whatever it says later
 	s.mu.Unlock()
 	if again {
 		p.start(s)

@@ -84,7 +84,7 @@ func (s *Stream) Drop() {
 		return
 	}
 	s.dropped = true
-	on, opened := s.conn, s.sink != nil
+	on, opened, answered := s.conn, s.sink != nil, s.headers
 	s.mu.Unlock()
 	if !opened {
 		return // Open sees it
@@ -94,7 +94,7 @@ func (s *Stream) Drop() {
 		submitted, _ = on.remove(s, http2.ErrCodeCancel)
 	}
 	s.pool.forget(s)
-	s.finish(droppedEnd(submitted))
+	s.finish(droppedEnd(submitted || answered))
 	s.wake()
 }
 
