@@ -118,7 +118,7 @@ func (w *worker) run(stop, cut context.Context) (err error) {
 	if err := w.register(stop, card, hostPort); err != nil {
 		return err
 	}
-	w.ready(card, hostPort)
+	w.ready(found.ModelID, card, hostPort)
 	defer w.setReady(false)
 
 	supervised, endSupervision := context.WithCancel(failed)
@@ -237,10 +237,10 @@ func machineRole(role protocol.Role) handoff.Role {
 	return handoff.Aggregated
 }
 
-func (w *worker) ready(card modelcard.Card, hostPort string) {
+func (w *worker) ready(modelID string, card modelcard.Card, hostPort string) {
 	w.metrics.Bind(status.Identity{
 		Namespace: w.cfg.Address.Namespace, Component: w.cfg.Address.Component, Endpoint: w.cfg.Address.Endpoint,
-		WorkerID: w.id, Model: card.DisplayName,
+		WorkerID: w.id, ModelID: modelID, Model: card.DisplayName,
 	})
 	w.setReady(true)
 	w.log.Info("worker registered", "model", card.DisplayName, "role", w.cfg.Role.String(), "instance", strconv.FormatUint(w.id, 16),

@@ -36,7 +36,8 @@ type Identity struct {
 	Component string
 	Endpoint  string
 	WorkerID  uint64
-	Model     string // the served name
+	ModelID   string // the engine's name for the model, usually its folder: label model
+	Model     string // the served name: label model_name
 }
 
 // NewMetrics makes a set of metrics with a registry of its own. Uptime counts from here.
@@ -63,7 +64,7 @@ func (m *Metrics) Bind(id Identity) {
 	worker := prometheus.Labels{"worker_id": strconv.FormatUint(id.WorkerID, 16)}
 	component := extend(worker, "dynamo_namespace", id.Namespace, "dynamo_component", id.Component)
 	endpoint := extend(component, "dynamo_endpoint", id.Endpoint)
-	model := extend(endpoint, "model", id.Model, "model_name", id.Model)
+	model := extend(endpoint, "model", id.ModelID, "model_name", id.Model)
 	for _, group := range []struct {
 		labels     prometheus.Labels
 		collectors []prometheus.Collector

@@ -15,7 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-var worker = Identity{Namespace: "dynamo", Component: "backend", Endpoint: "generate", WorkerID: 0x4b465a663d442204, Model: "/models/tiny-1"}
+var worker = Identity{Namespace: "dynamo", Component: "backend", Endpoint: "generate", WorkerID: 0x4b465a663d442204, ModelID: "/models/tiny-1", Model: "tiny"}
 
 // exposed is what /metrics says: the types by name, and each sample line with its value.
 func exposed(t *testing.T, m *Metrics) (types map[string]string, samples map[string]string) {
@@ -61,7 +61,9 @@ func fixture(t *testing.T) (types map[string]string, samples []string) {
 
 func TestNamesTypesAndLabelsAreThoseOfTheRustSidecar(t *testing.T) {
 	m := NewMetrics()
-	m.Bind(worker)
+	recorded := worker
+	recorded.Model = recorded.ModelID // the recorded engine served its model under the folder's name
+	m.Bind(recorded)
 	m.KVEvents("stored", "received").Inc()
 	m.KVEvents("stored", "accepted").Inc()
 	gotTypes, gotSamples := exposed(t, m)
@@ -156,7 +158,7 @@ func TestEveryCountArrives(t *testing.T) {
 	m.KVEventsDropped(5)
 	m.Bind(worker) // what was counted before is not lost
 	_, samples := exposed(t, m)
-	modelLabels := strings.Replace(endpointLabels, `,worker_id`, `,model="/models/tiny-1",model_name="/models/tiny-1",worker_id`, 1)
+	modelLabels := strings.Replace(endpointLabels, `,worker_id`, `,model="/models/tiny-1",model_name="tiny",worker_id`, 1)
 	errorLabels := strings.Replace(endpointLabels, `,worker_id`, `,error_type="generate",worker_id`, 1)
 	for sample, want := range map[string]string{
 		"dynamo_component_requests_total" + endpointLabels:                 "3",
@@ -257,11 +259,11 @@ func TestBindAgainReplacesTheIdentity(t *testing.T) {
 	m.Bind(worker)
 	m.RequestStarted(1)
 	again := worker
-	again.WorkerID, again.Model = 0xF, "other"
+	again.WorkerID, again.ModelID, again.Model = 0xF, "/models/other", "other"
 	m.Bind(again)
 	_, samples := exposed(t, m)
 	for sample := range samples {
-		if strings.Contains(sample, "4b465a663d442204") || strings.Contains(sample, "tiny-1") {
+		if strings.Contains(sample, "4b465a663d442204") || strings.Contains(sample, "tiny") {
 			t.Errorf("the old identity is still there: %s", sample)
 		}
 	}
