@@ -61,7 +61,7 @@ func handOffRules() []Rule {
 		{Name: "other-tokens", Section: "D.2", Row: "other tokens of the same length: OK and wrong text"},
 		{Name: "wrong-request-id", Section: "D.2", Row: "wrong request id: right text; P holds for its lease"},
 		{Name: "no-remote-prefill", Section: "D.2", Row: "do_remote_prefill absent: D computes, right text; P holds for its lease"},
-		{Name: "both-flags", Section: "D.2, calibration", Row: "both flags: D fetches, which frees P, and hands off and holds itself (the notes say that it computes)"},
+		{Name: "both-flags", Section: "D.2, calibration", Row: "both flags: D fetches, which frees P, then hands off and holds itself (not: computes)"},
 		{Name: "bypass-on-d", Section: "D.2", Row: "prefix cache bypassed on D: D computes, right text; P is released"},
 		{Name: "no-tp-size", Section: "D.2", Row: "tp_size missing: works without heartbeats"},
 		{Name: "ignored-keys", Section: "D.2", Row: "transfer mode of the other kind, more keys, fewer of the newer ones: works"},
