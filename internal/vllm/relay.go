@@ -46,7 +46,10 @@ func (c *Client) openH2(request *pb.GenerateRequest, rank *uint32, sink Sink) St
 func (r *relay) OnHeaders() { r.sink.OnHeaders() }
 
 // OnMessages is of h2.Sink.
-func (r *relay) OnMessages(messages []*pb.GenerateResponse) { r.sink.OnMessages(messages) }
+func (r *relay) OnMessages(messages []*pb.GenerateResponse) {
+	r.client.heard.Add(1)
+	r.sink.OnMessages(messages)
+}
 
 // OnEnd is of h2.Sink.
 func (r *relay) OnEnd(end h2.End) {

@@ -29,7 +29,7 @@ func (c *Client) Open(request *pb.GenerateRequest, rank *uint32, sink Sink) Stre
 	if rank != nil {
 		ctx = metadata.AppendToOutgoingContext(ctx, rankHeader, strconv.FormatUint(uint64(*rank), 10))
 	}
-	s := &stream{sink: sink, cancel: cancel}
+	s := &stream{sink: sink, cancel: cancel, heard: &c.heard}
 	if c.enter(s) {
 		go func() {
 			defer c.leave(s)
@@ -75,6 +75,7 @@ type stream struct {
 	sink    Sink               // called by the stream's goroutine alone
 	cancel  context.CancelFunc // set once
 	dropped atomic.Bool        // set before cancel is called
+	heard   *atomic.Uint64     // the client's; set once
 }
 
 // Drop is of the Stream interface.
@@ -107,6 +108,7 @@ func (s *stream) run(ctx context.Context, conn *grpc.ClientConn, request *pb.Gen
 		if err = receiver.RecvMsg(message); err != nil {
 			return s.ended(err)
 		}
+		s.heard.Add(1)
 		if s.dropped.Load() {
 			continue // to the end that Drop has caused
 		}

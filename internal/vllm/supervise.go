@@ -26,8 +26,8 @@ const (
 //
 //   - EngineNotServing as soon as the engine says so, at the latest 0.5 s after it began to;
 //   - EngineGone at once when the process ends and its port refuses connections; 2 to 2.5 s after the engine has stopped to
-//     answer (stopped process, dead host: two checks in a row, a second each); and when another process answers, however
-//     quickly it took the place of the first;
+//     answer (stopped process, dead host: two checks in a row, a second each, while no stream brought anything either); and
+//     when another process answers, however quickly it took the place of the first;
 //   - EngineServing when all checks of at least a second were good, more of an engine that has come and gone before (up to
 //     32 s). The engine may be another one now: Rediscover tells.
 //
@@ -80,10 +80,14 @@ func (s *supervision) poll(ctx context.Context) error {
 		case <-s.wake:
 		case <-ticker.C:
 		}
+		heard := s.client.heard.Load()
 		result := s.check(ctx)
 		if result.err != nil {
 			if ctx.Err() != nil {
 				return nil
+			}
+			if KindOfError(result.err) == Timeout && s.client.heard.Load() != heard {
+				continue // it streams, so it lives; too busy for us is no verdict
 			}
 			if s.client.isClosed() {
 				return invalid("supervise engine: the client was closed meanwhile")

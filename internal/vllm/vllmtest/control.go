@@ -83,6 +83,10 @@ type recordingHealth struct {
 
 func (h recordingHealth) Check(ctx context.Context, request *healthpb.HealthCheckRequest) (*healthpb.HealthCheckResponse, error) {
 	h.engine.record(Event{Kind: Checked, ID: request.GetService()})
+	if h.engine.deafHealth.Load() {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
 	return h.Server.Check(ctx, request)
 }
 

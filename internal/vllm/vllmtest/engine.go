@@ -6,6 +6,7 @@ import (
 	"net"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -58,6 +59,8 @@ type Engine struct {
 	port    *port
 	ice     ice
 	servers sync.WaitGroup // goroutines of Serve and GracefulStop
+
+	deafHealth atomic.Bool
 
 	mu        sync.Mutex
 	behaviour Behaviour                 // guarded by mu
@@ -164,6 +167,9 @@ func (e *Engine) Script(id string, steps ...Step) {
 	defer e.mu.Unlock()
 	e.scripts[id] = steps
 }
+
+// SetDeafHealth keeps health checks from being answered, as an engine does that has no time for them. Watch goes on.
+func (e *Engine) SetDeafHealth(deaf bool) { e.deafHealth.Store(deaf) }
 
 // SetHealth sets what the health service says of a service.
 func (e *Engine) SetHealth(service string, serving healthpb.HealthCheckResponse_ServingStatus) {
