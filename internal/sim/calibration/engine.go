@@ -102,27 +102,3 @@ func (e *Engine) count(ctx context.Context, what string) (int, error) {
 	n, err := e.metric(ctx, gauge)
 	return int(n), err
 }
-
-// pollEvery is the pause between two looks at an engine.
-const pollEvery = 20 * time.Millisecond
-
-// poll looks until ok, or until within has passed, and returns how long it took since the given time.
-func poll(ctx context.Context, since time.Time, within time.Duration, look func() (ok bool, err error)) (time.Duration, error) {
-	tick := time.NewTicker(pollEvery)
-	defer tick.Stop()
-	for {
-		ok, err := look()
-		took := time.Since(since)
-		if err != nil || ok {
-			return took, err
-		}
-		if took > within {
-			return took, fmt.Errorf("not within %v", within)
-		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return took, ctx.Err()
-		}
-	}
-}
