@@ -22,6 +22,7 @@ type run struct {
 	handOffs map[string]*structpb.Struct
 	texts    []textCheck
 	gone     map[string]bool // engines that the row has cost
+	stalled  bool
 	seq      int
 }
 
@@ -37,6 +38,11 @@ func (r Row) Run(ctx context.Context, pair *Pair, logf func(format string, args 
 	ctx, cancel := context.WithCancel(ctx)
 	do := &run{row: r, pair: pair, logf: logf, mark: time.Now(), calls: map[string]*call{}, handOffs: map[string]*structpb.Struct{}, gone: map[string]bool{}}
 	defer func() {
+		if do.stalled { // the row has failed: the next one needs engines that move
+			if err := pair.Stall(context.WithoutCancel(ctx), false); err != nil {
+				logf("transfers still stand: %v", err)
+			}
+		}
 		cancel()
 		for _, c := range do.calls {
 			<-c.done
@@ -111,7 +117,8 @@ func (do *run) step(ctx context.Context, s step) error {
 	case "release":
 		return do.release(ctx, a[0])
 	case "stall":
-		return do.pair.Stall(ctx, a[0] == "on")
+		do.stalled = a[0] == "on"
+		return do.pair.Stall(ctx, do.stalled)
 	case "kill":
 		return do.kill(ctx, a[0])
 	case "restart":
