@@ -518,7 +518,7 @@ func TestRediscover(t *testing.T) {
 // TestSuperviseHearsStreams: an engine that streams but has no time for health checks is not gone; when its streams fall silent
 // as well, it is.
 func TestSuperviseHearsStreams(t *testing.T) {
-	kinds(t, func(t *testing.T, engine *vllmtest.Engine, client *vllm.Client, watch bool) {
+	kinds(t, func(t *testing.T, engine *vllmtest.Engine, client *vllm.Client, _ bool) {
 		const busy = 20 * time.Second
 		var steps []vllmtest.Step
 		for at := time.Duration(0); at < busy; at += 300 * time.Millisecond {

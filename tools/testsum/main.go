@@ -5,9 +5,10 @@
 //
 //	123 passed, 0 failed, 1 skipped
 //
-// A line that a package prints outside of its tests and that begins with "== " is a result of its own, and shown.
+// A line that a package prints outside of its tests and that begins with "== " is a result of its own, and shown; so is
+// what a test logs behind "SUMMARY: ", also when it passes.
 //
-// A line that a test logs behind "SUMMARY: " is printed even when it passes. Subtests count as tests. Runs are separated by "--"; a run that begins with "-C DIR" tests another module:
+// Subtests count as tests. Runs are separated by "--"; a run that begins with "-C DIR" tests another module:
 //
 //	testsum -race ./... -- -C interop ./...
 //
