@@ -46,6 +46,8 @@ func TestRealEngines(t *testing.T) {
 		{"a client that leaves before the first token", testLeaveBeforeFirstToken},
 		{"a client that leaves during the prefill", testLeaveDuringPrefill},
 		{"a client that leaves in mid-stream", testLeaveMidStream},
+		{"a Rust prefill worker, which writes no stamp", func(t *testing.T, p *harness.Pair) { testMixed(t, p, harness.Rust, harness.Remora) }},
+		{"a Rust decode worker, which passes our stamp on to the engine", func(t *testing.T, p *harness.Pair) { testMixed(t, p, harness.Remora, harness.Rust) }},
 	} {
 		t.Run(step.name, func(t *testing.T) { step.run(t, p) })
 	}
@@ -85,6 +87,24 @@ func testSameText(t *testing.T, p *harness.Pair) {
 		sameAsAlone(t, p, r)
 		if now := p.DecodeEngine.Metrics(t)[harness.KVPulled]; now <= pulled {
 			t.Errorf("prompt %d: %s stayed at %v: the KV was computed again instead of pulled", i, harness.KVPulled, now)
+		}
+	}
+}
+
+// testMixed puts one worker of each kind before the engines.
+func testMixed(t *testing.T, p *harness.Pair, prefill, decode harness.Kind) {
+	mixed := p.Behind(t, prefill, decode)
+	for _, r := range prompts()[2:6] {
+		pulled := p.DecodeEngine.Metrics(t)[harness.KVPulled]
+		r.Prompt = fmt.Sprintf("%s, %s: %v", prefill, decode, r.Prompt) // nothing of it is cached
+		sameAsAlone(t, mixed, r)
+		if now := p.DecodeEngine.Metrics(t)[harness.KVPulled]; now <= pulled {
+			t.Errorf("%s stayed at %v: the KV was computed again instead of pulled", harness.KVPulled, now)
+		}
+	}
+	if decode == harness.Remora {
+		if n := mixed.DecodeSidecar.Status.Metrics(t)["remora_handoffs_unstamped_total"]; n < 4 {
+			t.Errorf("%v hand-offs without a stamp, want 4 at least", n)
 		}
 	}
 }

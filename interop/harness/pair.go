@@ -35,14 +35,20 @@ func StartPair(t T, kind Kind) *Pair {
 	p.DecodeEngine.WaitReady(t)
 	t.Logf("decode engine ready: HTTP %s, gRPC port %d", p.DecodeEngine.URL, p.DecodeEngine.GRPCPort())
 
-	c := NewCluster(t)
-	p.PrefillSidecar = c.Sidecar(t, kind, Prefill, p.PrefillEngine)
-	p.DecodeSidecar = c.Sidecar(t, kind, Decode, p.DecodeEngine)
-	t.Logf("two %s sidecars ready, discovery in %s", kind, c.Discovery)
-	p.Frontend = c.Frontend(t)
-	p.WaitServing(t, p.Model)
-	t.Logf("stock Dynamo frontend ready: %s", p.Frontend.URL)
-	return p
+	return p.Behind(t, kind, kind)
+}
+
+// Behind puts sidecars of the given kinds and a frontend of their own above the same engines.
+func (p *Pair) Behind(t T, prefill, decode Kind) *Pair {
+	t.Helper()
+	c, q := NewCluster(t), *p
+	q.PrefillSidecar = c.Sidecar(t, prefill, Prefill, p.PrefillEngine)
+	q.DecodeSidecar = c.Sidecar(t, decode, Decode, p.DecodeEngine)
+	t.Logf("sidecars ready: %s prefill, %s decode; discovery in %s", prefill, decode, c.Discovery)
+	q.Frontend = c.Frontend(t)
+	q.WaitServing(t, p.Model)
+	t.Logf("stock Dynamo frontend ready: %s", q.Frontend.URL)
+	return &q
 }
 
 // Processes returns everything that was started.
