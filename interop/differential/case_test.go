@@ -150,8 +150,24 @@ func (c *testCase) run(t *testing.T, p *pair, group string, codec protocol.Codec
 			t.Errorf("%s: %v", p.sides[i].kind, err)
 		}
 	}
+	defer p.explain(t, id)
 	if !t.Failed() {
 		judge(t, strings.Join([]string{string(p.role), group, c.name}, "/"), seen[0], seen[1])
+	}
+}
+
+// explain shows what the two logged about the request of a case that failed.
+func (p *pair) explain(t *testing.T, id string) {
+	t.Helper()
+	if !t.Failed() {
+		return
+	}
+	for _, s := range p.sides {
+		for line := range strings.Lines(s.sidecar.Log()) {
+			if strings.Contains(line, id) {
+				t.Logf("%s: %.300s", s.kind, line)
+			}
+		}
 	}
 }
 
@@ -224,11 +240,10 @@ func (c *testCase) follow(ctx context.Context, p *pair, r *play, ack string) err
 	}
 }
 
-// silence waits until the response is over, or until a request that was sent after it has been answered: a worker that has
-// not called home by then for a request that needs no engine will not do so.
-func (r *play) silence(ctx context.Context, p *pair) error {
-	probe := testCase{}
-	id := r.id + "-probe"
+// silence waits until the response is over. When a request that was sent later has been answered, and nobody has called home
+// for a lull after that, nobody will.
+func (p *play) silence(ctx context.Context, both *pair) error {
+	id := p.id + "-probe"
 	doc, err := protocol.ParseValue(protocol.JSON, []byte(baseBody))
 	if err != nil {
 		return err
@@ -240,11 +255,12 @@ func (r *play) silence(ctx context.Context, p *pair) error {
 		}
 		doc = merged(doc, handoff)
 	}
-	if _, err := probe.play(ctx, p, r.side, id, protocol.JSON, doc); err != nil {
+	if _, err := new(testCase).play(ctx, both, p.side, id, protocol.JSON, doc); err != nil {
 		return fmt.Errorf("probe: %w", err)
 	}
-	if _, _, dialled := r.reply.taken(); dialled {
-		return r.reply.over(ctx)
+	p.settle(ctx, p.reply.called)
+	if p.reply.called() {
+		return p.reply.over(ctx)
 	}
 	return nil
 }

@@ -52,6 +52,7 @@ func TestRequests(t *testing.T) {
 		role := letters[letter]
 		t.Run(string(role), func(t *testing.T) {
 			p := newPair(t, role, func(b *vllmtest.Behaviour) { b.Deaf = true }, nil)
+			t.Run("registration", func(t *testing.T) { p.registration(t, setups[0].name) })
 			for _, g := range groups {
 				t.Run(g.name, func(t *testing.T) {
 					for i := range g.cases {
@@ -72,6 +73,7 @@ func TestRequests(t *testing.T) {
 					}
 				})
 			}
+			t.Run("status", p.pages)
 		})
 	}
 }

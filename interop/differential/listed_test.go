@@ -137,4 +137,53 @@ var differences = []difference{
 		name: "nothing but a release ends a drain", cases: `decode/cancel/kill .*, then a broken message.*`, path: "engine stream dropped", rust: "1", remora: "0",
 		row: "broken message while a cancelled decode drains", reason: "the hand-off has not been fetched yet",
 	},
+	{
+		name: "no event channel", cases: "(agg|decode)/registration/.*", path: `record event_channels/.*`, remora: `\(absent\)`, standing: true,
+		row: "event channel `active_sequences_events`", reason: "it takes the event plane, which is not there yet",
+	},
+	{
+		name: "own metrics", cases: ".*/status/pages", path: `metric (type )?remora_.*`, rust: `\(absent\)`,
+		row: "`remora_*`", reason: "they say which of the differences happened",
+	},
+	{
+		name: "errors from zero", cases: ".*/status/pages", path: `metric (type )?dynamo_component_errors_total.*`, rust: `\(absent\)`,
+		row: "`dynamo_component_errors_total`", reason: "a rate needs a first value",
+	},
+	{
+		name: "dropped events from zero", cases: ".*/status/pages", path: `metric (type )?dynamo_component_kv_publisher_engines_dropped_events_total.*`, rust: `\(absent\)`,
+		row: "`dynamo_component_kv_publisher_engines_dropped_events_total`", reason: "a rate needs a first value",
+	},
+	{
+		name: "nothing is left of a failed start", cases: "agg/start/request port taken", path: "records left", rust: "1", remora: "0",
+		row: "model card at the end", reason: "nobody serves that model",
+	},
+	{
+		name: "a tokenizer is needed", cases: "agg/start/tokenizer missing", path: "start|exit code|records left|last line names the cause",
+		row: "model folder without a tokenizer", reason: "no frontend could serve the model",
+	},
+	{
+		name: "the card goes with its worker", cases: ".*/shutdown/.*", path: "left in mdc", rust: "a record", remora: `\(absent\)`,
+		row: "model card at the end", reason: "nobody serves that model",
+	},
+	{
+		name: "running answers run on", cases: ".*/shutdown/(an answer that ends|a request before|a decode before|a prefill that ends).*",
+		path: `a request after the grace|item\[\d\]\.data\.data\.(completion_usage\.\w+|finish_reason|index|token_ids.*)`,
+		row:  "SIGTERM", reason: "an answer that is cut looks finished to its client",
+	},
+	{
+		name: "answers without an end are errors", cases: "(agg|decode)/shutdown/an answer that never ends", path: "outcome", rust: "answer", remora: `error Backend\.EngineShutdown`,
+		row: "SIGTERM", reason: "an answer that is cut looks finished to its client",
+	},
+	{
+		name: "drains are waited for", cases: "decode/shutdown/a decode that drains", path: "a request after the grace|engine aborts",
+		row: "drains at SIGTERM", reason: "the prefill's blocks would wait for the lease",
+	},
+	{
+		name: "an idle prefill worker ends", cases: "prefill/shutdown/idle", path: "idle worker ends soon after the grace", rust: "false", remora: "true",
+		row: "idle prefill worker at SIGTERM", reason: "it knows that nothing is left to wait for",
+	},
+	{
+		name: "an interrupt ends well", cases: "agg/shutdown/idle, interrupted", path: "exit code", rust: "-1", remora: "0",
+		row: "SIGINT", reason: "both signals ask for the same",
+	},
 }

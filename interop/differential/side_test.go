@@ -87,18 +87,21 @@ func port(t *testing.T, address string) int {
 // find learns from discovery where the sidecar takes requests. The Rust sidecar says that it is ready a moment earlier.
 func (s *side) find(t *testing.T) {
 	t.Helper()
-	harness.Poll(t, string(s.kind)+"'s instance record", patience, func() error {
+	harness.Poll(t, string(s.kind)+"'s records", patience, func() error {
+		card := false
 		for path, record := range s.records(t) {
-			endpoint, _ := record.Get("endpoint")
-			if !strings.HasPrefix(path, "instances/") || endpoint.Str != "generate" {
+			card = card || strings.HasPrefix(path, "mdc/")
+			if !strings.HasPrefix(path, "instances/") {
 				continue
 			}
 			transport, _ := record.Get("transport")
 			tcp, _ := transport.Get("tcp")
 			s.address, s.path, _ = strings.Cut(tcp.Str, "/")
-			return nil
 		}
-		return errNoRecord
+		if s.address == "" || !card {
+			return errNoRecord
+		}
+		return nil
 	})
 }
 
@@ -132,4 +135,13 @@ func (s *side) records(t *testing.T) map[string]protocol.Value {
 		}
 	}
 	return out
+}
+
+// instances counts the side's instance records.
+func (s *side) instances() int {
+	files, err := filepath.Glob(filepath.Join(s.cluster.Discovery, "v1", "instances", "*"))
+	if err != nil {
+		return -1
+	}
+	return len(files)
 }

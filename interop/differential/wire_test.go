@@ -254,6 +254,13 @@ func (r *reply) leave() error {
 	return r.conn.Close()
 }
 
+// called tells whether the worker has dialled.
+func (r *reply) called() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.conn != nil
+}
+
 func (r *reply) taken() (frames []frame, end error, dialled bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
