@@ -4,6 +4,7 @@ import (
 	"context"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -86,15 +87,16 @@ func (s *side) id() string {
 
 var (
 	loopback = regexp.MustCompile(`(127\.0\.0\.1|192\.0\.2\.\d+|0\.0\.0\.0|172\.\d+\.\d+\.\d+|10\.\d+\.\d+\.\d+):\d+`)
-	longID   = regexp.MustCompile(`\b\d{15,20}\b`)
 	hexID    = regexp.MustCompile(`%2F[0-9a-f]{10,16}\b`)
 )
 
 // anonymous takes out what differs between any two workers: ids and ports.
 func anonymous(text, id string) string {
 	text = strings.ReplaceAll(text, id, "<id>")
+	if n, err := strconv.ParseUint(id, 16, 64); err == nil {
+		text = strings.ReplaceAll(text, strconv.FormatUint(n, 10), "<id>")
+	}
 	text = loopback.ReplaceAllString(text, "<address>")
-	text = longID.ReplaceAllString(text, "<number>")
 	return hexID.ReplaceAllString(text, "%2F<hex>")
 }
 
