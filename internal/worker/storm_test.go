@@ -25,13 +25,27 @@ func TestStorm(t *testing.T) {
 	for _, role := range []protocol.Role{protocol.Aggregated, protocol.Prefill, protocol.Decode} {
 		for seed := range uint64(4) {
 			t.Run(fmt.Sprintf("%s/%d", role, seed), func(t *testing.T) {
-				bubble(t, role, func(r *rig) { r.storm(rand.New(rand.NewPCG(seed, uint64(role)))) })
+				bubble(t, role, func(r *rig) { r.storm(rand.New(rand.NewPCG(seed, uint64(role))), 200) })
 			})
 		}
 	}
 }
 
-const stormSize = 200
+// TestSmallStorms is 500 small ones: of a few requests each, so that more of them meet an idle worker, its last place, its end.
+func TestSmallStorms(t *testing.T) {
+	const storms = 500
+	requests := 0
+	for seed := range uint64(storms) {
+		role := []protocol.Role{protocol.Aggregated, protocol.Prefill, protocol.Decode}[seed%3]
+		size := 1 + int(seed%9)
+		requests += size
+		bubble(t, role, func(r *rig) { r.storm(rand.New(rand.NewPCG(seed, 77)), size) })
+		if t.Failed() {
+			t.Fatalf("seed %d, %v, %d requests", seed, role, size)
+		}
+	}
+	t.Logf("SUMMARY: %d schedules of the real worker, %d requests", storms, requests)
+}
 
 // stormy is what a storm knows of one request.
 type stormy struct {
@@ -42,8 +56,8 @@ type stormy struct {
 	answer string
 }
 
-func (r *rig) storm(dice *rand.Rand) {
-	r.svc.gate = newGate(20, stormSize, r.svc.metrics)
+func (r *rig) storm(dice *rand.Rand, size int) {
+	r.svc.gate = newGate(1+size/10, size, r.svc.metrics)
 	var dials atomic.Uint64
 	r.dialing = func(context.Context) error {
 		if dials.Add(1)%10 == 3 {
@@ -52,7 +66,7 @@ func (r *rig) storm(dice *rand.Rand) {
 		return nil
 	}
 	var all []*stormy
-	for i := range stormSize {
+	for i := range size {
 		id := fmt.Sprintf("x%d", i)
 		r.engine.Script(id, randomScript(dice)...)
 		s := &stormy{open: r.send(id), sent: time.Now()}
@@ -123,8 +137,8 @@ func (r *rig) calm(all []*stormy) {
 	for _, terminal := range []string{"finished", "cancelled", "error", "refused"} {
 		terminals += r.count("remora_requests_terminal_total", `"`+terminal+`"`)
 	}
-	if terminals != stormSize {
-		r.t.Errorf("%v terminals for %d requests", terminals, stormSize)
+	if terminals != float64(len(all)) {
+		r.t.Errorf("%v terminals for %d requests", terminals, len(all))
 	}
 	if n := r.engine.Live(); n != 0 {
 		r.t.Errorf("%d requests live at the engine", n)
