@@ -32,6 +32,7 @@ type wireCall struct {
 	frame   *requestplane.Request
 	request *protocol.PreprocessedRequest
 	stream  *requestplane.ResponseStream
+	opened  bool // the prologue has been sent
 	dialErr error
 	events  chan requestplane.Event
 	done    chan struct{} // closed by finish
@@ -84,7 +85,7 @@ func (w *wireWorker) Serve(ctx context.Context, r *requestplane.Request) {
 		return
 	}
 	c.request = request
-	c.stream, c.dialErr = w.dialer.Dial(ctx, r.Control.Connection, r.Control.Codec, func(e requestplane.Event) { c.events <- e })
+	c.stream, c.dialErr = w.dialer.Dial(ctx, r.Control.Connection, func(e requestplane.Event) { c.events <- e })
 	w.calls <- c
 	select {
 	case <-c.done:
@@ -107,18 +108,47 @@ func (w *wireWorker) call() *wireCall {
 	}
 }
 
-func (c *wireCall) write(items ...protocol.Item) {
+// say sends items, and before the first the prologue; without any it sends the prologue alone.
+func (c *wireCall) say(items ...protocol.Item) {
 	c.t.Helper()
-	if err := c.stream.Write(items); err != nil {
+	if err := c.stream.WriteFrames(c.frames(items)); err != nil {
 		c.t.Fatal(err)
 	}
 }
 
-func (c *wireCall) end() {
+func (c *wireCall) frames(items []protocol.Item) (frames []byte) {
+	if !c.opened {
+		c.opened = true
+		frames = requestplane.AppendPrologue(frames)
+	}
+	for i := range items {
+		frames = requestplane.AppendItem(frames, c.frame.Control.Codec, &items[i])
+	}
+	return frames
+}
+
+// complete sends what ends a response and waits until the consumer has left.
+func (c *wireCall) complete() {
 	c.t.Helper()
-	if err := c.stream.Finish(); err != nil {
+	c.endWith(requestplane.AppendFinal(c.frames(nil), c.frame.Control.Codec))
+}
+
+func (c *wireCall) refuse(refusal *protocol.Error) {
+	c.t.Helper()
+	c.endWith(requestplane.AppendErrorPrologue(nil, refusal))
+}
+
+func (c *wireCall) endWith(frames []byte) {
+	c.t.Helper()
+	if err := c.stream.EndFrames(requestplane.AppendSentinel(frames)); err != nil {
 		c.t.Fatal(err)
 	}
+	c.stream.Wait()
+}
+
+func (c *wireCall) end() {
+	c.t.Helper()
+	c.complete()
 	close(c.done)
 }
 
@@ -199,18 +229,16 @@ func TestWirePrefillThenDecode(t *testing.T) {
 				t.Errorf("prefill %+v %+v", p.frame, p.request)
 			}
 			params := protocol.Map(protocol.Member{Key: "big", Value: protocol.Int(1 << 60)})
-			p.write(item(protocol.EngineOutput{FinishReason: protocol.FinishLength, DisaggregatedParams: params}))
+			p.say(item(protocol.EngineOutput{FinishReason: protocol.FinishLength, DisaggregatedParams: params}))
 			p.end()
 			c := w.call()
 			if big, _ := c.request.PrefillResult.DisaggregatedParams.Get("big"); big.Int != 1<<60 || c.frame.Control.ID != p.frame.Control.ID {
 				t.Errorf("decode %+v", c.request)
 			}
-			if err := c.stream.Prologue(); err != nil {
-				t.Fatal(err)
-			}
+			c.say()
 			e.headers() // with the prologue, before the first item
-			c.write(item(protocol.EngineOutput{TokenIDs: []uint32{'o'}}), item(protocol.EngineOutput{TokenIDs: []uint32{'k'}}))
-			c.write(item(protocol.EngineOutput{FinishReason: protocol.FinishLength}))
+			c.say(item(protocol.EngineOutput{TokenIDs: []uint32{'o'}}), item(protocol.EngineOutput{TokenIDs: []uint32{'k'}}))
+			c.say(item(protocol.EngineOutput{FinishReason: protocol.FinishLength}))
 			c.end()
 			if text, finish := e.rest("choices.0.delta.content"); text != "ok" || finish != "length" {
 				t.Errorf("%q, %q", text, finish)
@@ -229,10 +257,10 @@ func TestWireClientLeaves(t *testing.T) {
 	t.Run("during decode", func(t *testing.T) {
 		e := d.open(chatPath, streamBody)
 		p := w.call()
-		p.write(prefilled)
+		p.say(prefilled)
 		p.end()
 		c := w.call()
-		c.write(item(protocol.EngineOutput{TokenIDs: []uint32{'x'}}))
+		c.say(item(protocol.EngineOutput{TokenIDs: []uint32{'x'}}))
 		e.headers()
 		e.next()
 		e.cancel()
@@ -250,7 +278,7 @@ func TestWireClientLeaves(t *testing.T) {
 			t.Errorf("the prefill worker was told: %v", event)
 		default:
 		}
-		p.write(prefilled)
+		p.say(prefilled)
 		p.end()
 		c := w.call()
 		if c.request.PrefillResult == nil {
@@ -265,10 +293,10 @@ func TestWireClientLeaves(t *testing.T) {
 	t.Run("stop string", func(t *testing.T) {
 		answer := d.post(completionPath, promptBody(`,"stop":"x"`))
 		p := w.call()
-		p.write(prefilled)
+		p.say(prefilled)
 		p.end()
 		c := w.call()
-		c.write(item(protocol.EngineOutput{TokenIDs: []uint32{'a', 'x', 'b'}}))
+		c.say(item(protocol.EngineOutput{TokenIDs: []uint32{'a', 'x', 'b'}}))
 		c.awaitLeaving()
 		if r := <-answer; r.status != http.StatusOK || r.get(t, "choices.0.text") != "a" {
 			t.Errorf("%d %s", r.status, r.body)
@@ -289,23 +317,16 @@ func TestWireFailures(t *testing.T) {
 		{"overloaded", requestplane.Overloaded(), nil, 529},
 		{"unavailable", requestplane.Unavailable("draining"), nil, 503},
 		{"refused", nil, func(c *wireCall) {
-			if err := c.stream.ErrorPrologue(&protocol.Error{Kind: protocol.ErrorInvalidArgument, Message: "m"}); err != nil {
-				t.Error(err)
-			}
-			c.stream.Wait()
+			c.refuse(&protocol.Error{Kind: protocol.ErrorInvalidArgument, Message: "m"})
 		}, 400},
 		{"error item", nil, func(c *wireCall) {
-			c.write(protocol.Item{Error: &protocol.Error{Kind: protocol.ErrorBackendTimeout, Message: "m"}})
+			c.say(protocol.Item{Error: &protocol.Error{Kind: protocol.ErrorBackendTimeout, Message: "m"}})
 		}, 504},
 		{"broken off", nil, func(c *wireCall) {
-			c.write(item(protocol.EngineOutput{TokenIDs: []uint32{'x'}}))
+			c.say(item(protocol.EngineOutput{TokenIDs: []uint32{'x'}}))
 			c.stream.Close()
 		}, 503},
-		{"no item at all", nil, func(c *wireCall) {
-			if err := c.stream.Finish(); err != nil {
-				t.Error(err)
-			}
-		}, 503},
+		{"no item at all", nil, (*wireCall).complete, 503},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			w.refuse(tc.admit)
@@ -342,7 +363,7 @@ func TestWireDeadInstance(t *testing.T) {
 	for range 2 {
 		answer := d.post(completionPath, promptBody(""))
 		c := w.call()
-		c.write(item(protocol.EngineOutput{FinishReason: protocol.FinishStop}))
+		c.say(item(protocol.EngineOutput{FinishReason: protocol.FinishStop}))
 		c.end()
 		if r := <-answer; r.status != 200 {
 			t.Errorf("%d %s", r.status, r.body)

@@ -168,7 +168,7 @@ func (r *request) dial(info requestplane.ConnectionInfo) {
 
 func (r *request) connect(info requestplane.ConnectionInfo) bool {
 	defer close(r.dialed)
-	stream, err := r.svc.dialer.Dial(r.svc.ctx, info, r.codec, r.onControl)
+	stream, err := r.svc.dialer.Dial(r.svc.ctx, info, r.onControl)
 	if err != nil {
 		r.svc.metrics.RequestFailed(status.ErrorResponseStream)
 		r.log.Warn("frontend can't be dialled back", "address", info.Address, "error", err)

@@ -39,22 +39,27 @@ func (h *handler) Serve(ctx context.Context, r *requestplane.Request) {
 	}
 	left := make(chan struct{})
 	var once sync.Once
-	stream, err := h.dialer.Dial(ctx, r.Control.Connection, r.Control.Codec, func(requestplane.Event) { once.Do(func() { close(left) }) })
+	stream, err := h.dialer.Dial(ctx, r.Control.Connection, func(requestplane.Event) { once.Do(func() { close(left) }) })
 	if err != nil {
 		return // hung up on: the request was killed before
 	}
 	defer stream.Close()
+	frames := requestplane.AppendPrologue(nil)
 	for range *body.StopConditions.MaxTokens {
 		select {
 		case <-left:
 			return
 		case <-time.After(time.Millisecond):
 		}
-		if stream.Write([]protocol.Item{{Data: &protocol.EngineOutput{TokenIDs: []uint32{engine.Stamp()}}}}) != nil {
+		item := protocol.Item{Data: &protocol.EngineOutput{TokenIDs: []uint32{engine.Stamp()}}}
+		if stream.WriteFrames(requestplane.AppendItem(frames, r.Control.Codec, &item)) != nil {
 			return
 		}
+		frames = nil
 	}
-	_ = stream.Finish()
+	if stream.EndFrames(requestplane.AppendSentinel(requestplane.AppendFinal(frames, r.Control.Codec))) == nil {
+		stream.Wait()
+	}
 }
 
 func serve(t *testing.T, path string, got chan<- *requestplane.Request) (address string, closeServer func()) {

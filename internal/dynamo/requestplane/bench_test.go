@@ -9,8 +9,8 @@ import (
 	"remora/internal/dynamo/protocol"
 )
 
-// BenchmarkTryWrite is the cost of one token item on a loopback connection with a consumer that keeps up.
-func BenchmarkTryWrite(b *testing.B) {
+// BenchmarkWriteFrames is the cost of one token item, its encoding included, on a loopback connection with a consumer that keeps up.
+func BenchmarkWriteFrames(b *testing.B) {
 	l := listen(b)
 	drained := make(chan struct{})
 	go func() {
@@ -22,19 +22,17 @@ func BenchmarkTryWrite(b *testing.B) {
 		}
 	}()
 	info := ConnectionInfo{Transport: transportTCP, Address: l.Addr().String(), Subject: "s", StreamType: streamResponse}
-	s, err := (&Dialer{}).Dial(b.Context(), info, protocol.MsgPack, func(Event) {})
+	s, err := (&Dialer{}).Dial(b.Context(), info, func(Event) {})
 	if err != nil {
 		b.Fatal(err)
 	}
-	items := []protocol.Item{tokens(4711)}
+	item := tokens(4711)
+	var frames []byte
 	b.ReportAllocs()
 	for b.Loop() {
-		if done, err := s.TryWrite(items); err != nil {
+		frames = AppendItem(frames[:0], protocol.MsgPack, &item)
+		if err := s.WriteFrames(frames); err != nil {
 			b.Fatal(err)
-		} else if !done {
-			if err := s.Flush(); err != nil {
-				b.Fatal(err)
-			}
 		}
 	}
 	s.Close()

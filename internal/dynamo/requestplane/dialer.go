@@ -5,14 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"sync"
 	"syscall"
 	"time"
-
-	"remora/internal/dynamo/protocol"
 )
 
-// Dialer opens response streams. It must not be copied after its first use. Zero values mean the defaults.
+// Dialer opens response streams. Zero values mean the defaults.
 type Dialer struct {
 	Timeout    time.Duration // of one attempt, handshake included; default 5 s
 	Attempts   int           // how often a refused connection is tried; default 3
@@ -22,8 +19,6 @@ type Dialer struct {
 	// DialContext opens the connection; nil: plain TCP without a proxy, with keep-alive, so that a dead host is noticed in about
 	// half a minute.
 	DialContext func(ctx context.Context, network, address string) (net.Conn, error)
-
-	buffers sync.Pool // *[]byte for encoding
 }
 
 const (
@@ -35,7 +30,7 @@ const (
 
 // Dial connects to where info awaits the response and sends the handshake. It tries again, briefly, where the connection is
 // refused. on gets every Event of the consumer, see ResponseStream; it may be called before Dial returns.
-func (d *Dialer) Dial(ctx context.Context, info ConnectionInfo, codec protocol.Codec, on func(Event)) (*ResponseStream, error) {
+func (d *Dialer) Dial(ctx context.Context, info ConnectionInfo, on func(Event)) (*ResponseStream, error) {
 	addr, err := parseAddress(info.Address)
 	if err != nil {
 		return nil, fmt.Errorf("dial response stream: %w", err)
@@ -45,14 +40,11 @@ func (d *Dialer) Dial(ctx context.Context, info ConnectionInfo, codec protocol.C
 		return nil, fmt.Errorf("dial response stream %s: %w", addr, err)
 	}
 	s := &ResponseStream{
-		conn:    conn,
-		codec:   codec,
-		on:      on,
-		linger:  orDefault(d.Linger, defaultLinger),
-		buffers: &d.buffers,
-		done:    make(chan struct{}),
+		conn:   conn,
+		on:     on,
+		linger: orDefault(d.Linger, defaultLinger),
+		done:   make(chan struct{}),
 	}
-	s.try.init(conn)
 	go s.read()
 	return s, nil
 }

@@ -4,7 +4,7 @@
 //
 // Goroutines. Server runs one goroutine a connection and one a request, Client one a pooled connection, ResponseServer one a
 // connection until its handshake is read; the Close of each ends them and waits for them. A ResponseStream has one reader,
-// which ends soon after Close, at the latest ten seconds after End, or when the peer leaves; Wait waits for it.
+// which ends soon after Close, at the latest the dialer's Linger after EndFrames, or when the peer leaves; Wait waits for it.
 //
 // Cancellation. A response connection that says "kill", ends, breaks or misbehaves is reported exactly once, from the moment of
 // dialling on, unless the worker has ended or closed the stream before. Closing a stream unblocks a write that hangs. Serving

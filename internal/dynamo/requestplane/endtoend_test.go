@@ -17,7 +17,7 @@ func echoWorker(tb testing.TB, dialer *Dialer) Handler {
 	tb.Helper()
 	return handlerFunc{serve: func(ctx context.Context, r *Request) {
 		ev := newEvents()
-		s, err := dialer.Dial(ctx, r.Control.Connection, r.Control.Codec, ev.on)
+		s, err := dialer.Dial(ctx, r.Control.Connection, ev.on)
 		if err != nil {
 			tb.Errorf("dial: %v", err)
 			return
@@ -25,17 +25,24 @@ func echoWorker(tb testing.TB, dialer *Dialer) Handler {
 		defer s.Wait()
 		req, err := protocol.ParseRequest(r.Control.Codec, r.Body)
 		if err != nil {
-			_ = s.ErrorPrologue(&protocol.Error{Kind: protocol.ErrorInvalidArgument, Message: err.Error()})
+			refusal := &protocol.Error{Kind: protocol.ErrorInvalidArgument, Message: err.Error()}
+			if err := s.EndFrames(AppendSentinel(AppendErrorPrologue(nil, refusal))); err != nil {
+				tb.Errorf("refuse: %v", err)
+			}
 			return
 		}
+		frames := AppendPrologue(nil)
 		for _, id := range req.TokenIDs {
-			if err := s.Write([]protocol.Item{tokens(id)}); err != nil {
+			item := tokens(id)
+			if err := s.WriteFrames(AppendItem(frames, r.Control.Codec, &item)); err != nil {
 				tb.Errorf("write: %v", err)
 			}
+			frames = nil
 		}
-		if err := s.Finish(); err != nil {
-			tb.Errorf("finish: %v", err)
+		if err := s.EndFrames(AppendSentinel(AppendFinal(frames, r.Control.Codec))); err != nil {
+			tb.Errorf("end: %v", err)
 		}
+		s.Wait()
 		if kinds := ev.kinds(); len(kinds) > 0 {
 			tb.Errorf("a normal end was reported: %v", kinds)
 		}

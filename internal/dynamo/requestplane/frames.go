@@ -1,10 +1,17 @@
 package requestplane
 
-import "remora/internal/dynamo/protocol"
+import (
+	"encoding/binary"
 
-// A worker that has many things to say at once lines the frames of a response up in one buffer and sends them in one write:
-// AppendPrologue or AppendErrorPrologue first, then any number of AppendItem, then AppendFinal and AppendSentinel (an error
-// prologue is followed by the sentinel alone). WriteFrames sends what is not the end, EndFrames the end.
+	"remora/internal/dynamo/protocol"
+)
+
+// A response is a line of frames: AppendPrologue, any number of AppendItem, AppendFinal and AppendSentinel; or, of a request
+// that is refused, AppendErrorPrologue and AppendSentinel. A worker that has many things to say at once appends them to one
+// buffer and sends them in one write of its ResponseStream, which does not look at them.
+
+// sentinel ends a response.
+const sentinel = `"sentinel"`
 
 // AppendPrologue appends the frame that announces a response.
 func AppendPrologue(dst []byte) []byte {
@@ -31,33 +38,16 @@ func AppendSentinel(dst []byte) []byte {
 	return appendHeaderFrame(dst, func(dst []byte) []byte { return append(dst, sentinel...) })
 }
 
-// WriteFrames sends frames as they are, the prologue among them. It blocks while the consumer does not read; Close unblocks it.
-func (s *ResponseStream) WriteFrames(frames []byte) error {
-	_, err := s.writeFrames(frames, true)
-	return err
+func appendHeaderFrame(dst []byte, header func([]byte) []byte) []byte {
+	start := len(dst)
+	dst = header(appendTwoPartPrefix(dst, 0, 0))
+	binary.BigEndian.PutUint64(dst[start:], uint64(len(dst)-start-twoPartPrefix))
+	return dst
 }
 
-// TryWriteFrames is to WriteFrames what TryWrite is to Write. It keeps no reference to frames.
-func (s *ResponseStream) TryWriteFrames(frames []byte) (done bool, err error) {
-	return s.writeFrames(frames, false)
-}
-
-// EndFrames is WriteFrames for the frames up to the sentinel. The connection is closed when the consumer has closed its side,
-// at the latest after the dialer's Linger; Done tells.
-func (s *ResponseStream) EndFrames(frames []byte) error {
-	_, err := s.end(func() (bool, error) { return s.sendBytes(frames, true) })
-	return err
-}
-
-// TryEndFrames is to EndFrames what TryWrite is to Write.
-func (s *ResponseStream) TryEndFrames(frames []byte) (done bool, err error) {
-	return s.end(func() (bool, error) { return s.sendBytes(frames, false) })
-}
-
-func (s *ResponseStream) writeFrames(frames []byte, wait bool) (done bool, err error) {
-	if s.ended {
-		return false, ErrEnded
-	}
-	s.opened = true
-	return s.sendBytes(frames, wait)
+func appendBodyFrame(dst []byte, body func([]byte) []byte) []byte {
+	start := len(dst)
+	dst = body(appendTwoPartPrefix(dst, 0, 0))
+	binary.BigEndian.PutUint64(dst[start+8:], uint64(len(dst)-start-twoPartPrefix))
+	return dst
 }

@@ -172,13 +172,13 @@ func TestClientGoesAway(t *testing.T) {
 			var stream *ResponseStream
 			dialIn := func() {
 				var err error
-				if stream, err = (&Dialer{}).Dial(t.Context(), info, protocol.JSON, ev.on); err != nil {
+				if stream, err = (&Dialer{}).Dial(t.Context(), info, ev.on); err != nil {
 					t.Fatal(err)
 				}
 			}
 			if connected {
 				dialIn()
-				if err := stream.Prologue(); err != nil {
+				if err := stream.WriteFrames(AppendPrologue(nil)); err != nil {
 					t.Fatal(err)
 				}
 				if err := in.Ready(t.Context()); err != nil {

@@ -134,6 +134,15 @@ func tokens(ids ...uint32) protocol.Item {
 	return protocol.Item{Data: &protocol.EngineOutput{TokenIDs: ids, Index: &index}}
 }
 
+// answer is a whole response of these items.
+func answer(codec protocol.Codec, items ...protocol.Item) []byte {
+	frames := AppendPrologue(nil)
+	for i := range items {
+		frames = AppendItem(frames, codec, &items[i])
+	}
+	return AppendSentinel(AppendFinal(frames, codec))
+}
+
 func generateControl(id string, codec protocol.Codec, info ConnectionInfo) *Control {
 	return &Control{ID: id, RequestType: "single_in", ResponseType: "many_out", Codec: codec, Connection: info}
 }

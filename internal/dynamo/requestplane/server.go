@@ -92,13 +92,6 @@ func (s *Server) Handle(path string, h Handler) {
 	s.handlers[path] = h
 }
 
-// Remove makes an endpoint path unknown. Its running requests go on.
-func (s *Server) Remove(path string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.handlers, path)
-}
-
 func (s *Server) handler(path string) Handler {
 	s.mu.RLock()
 	defer s.mu.RUnlock()

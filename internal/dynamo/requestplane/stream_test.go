@@ -24,7 +24,7 @@ func pair(tb testing.TB, ev *events) (*ResponseStream, *net.TCPConn) {
 	l := listen(tb)
 	defer l.Close()
 	info := ConnectionInfo{Transport: transportTCP, Address: l.Addr().String(), Subject: "s", StreamType: streamResponse}
-	s, err := (&Dialer{}).Dial(tb.Context(), info, protocol.MsgPack, ev.on)
+	s, err := (&Dialer{}).Dial(tb.Context(), info, ev.on)
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -80,10 +80,10 @@ func TestWhatConsumersDo(t *testing.T) {
 		}
 		// A first write may still go into the void; it must not hang, and the stream ends either way.
 		for range 3 {
-			_ = s.Write([]protocol.Item{tokens(1)})
+			_ = s.WriteFrames(AppendPrologue(nil))
 		}
-		if err := s.End(nil); !errors.Is(err, ErrGone) {
-			t.Errorf("%s: End says %v", name, err)
+		if err := s.EndFrames(answer(protocol.MsgPack)); !errors.Is(err, ErrGone) {
+			t.Errorf("%s: EndFrames says %v", name, err)
 		}
 	}
 }
@@ -92,7 +92,7 @@ func TestWhatConsumersDo(t *testing.T) {
 func TestKillLostInReset(t *testing.T) {
 	ev := newEvents()
 	s, conn := pair(t, ev)
-	if err := s.Write([]protocol.Item{tokens(1)}); err != nil { // unread at the consumer: its close becomes a reset
+	if err := s.WriteFrames(AppendPrologue(nil)); err != nil { // unread at the consumer: its close becomes a reset
 		t.Fatal(err)
 	}
 	_, _ = conn.Write(word(`"kill"`))
@@ -114,7 +114,7 @@ func TestEventDuringDial(t *testing.T) {
 		_, _, _ = readTwoPart(near, maxControlWord)
 		_, _ = near.Write(word(`"kill"`))
 	})
-	s, err := d.Dial(t.Context(), ConnectionInfo{Address: "127.0.0.1:9"}, protocol.JSON, ev.on)
+	s, err := d.Dial(t.Context(), ConnectionInfo{Address: "127.0.0.1:9"}, ev.on)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -137,7 +137,7 @@ func TestLeavingAfterTheEnd(t *testing.T) {
 	} {
 		ev := newEvents()
 		s, conn := pair(t, ev)
-		if err := s.End([]protocol.Item{tokens(1)}); err != nil {
+		if err := s.EndFrames(answer(protocol.MsgPack, tokens(1))); err != nil {
 			t.Fatal(err)
 		}
 		leave(conn)
@@ -145,10 +145,10 @@ func TestLeavingAfterTheEnd(t *testing.T) {
 		if got := ev.kinds(); len(got) > 0 {
 			t.Errorf("%s: reported %v", name, got)
 		}
-		if err := s.Write(nil); !errors.Is(err, ErrEnded) {
+		if err := s.WriteFrames(AppendPrologue(nil)); !errors.Is(err, ErrEnded) {
 			t.Errorf("%s: a write after the end says %v", name, err)
 		}
-		if err := s.End(nil); !errors.Is(err, ErrEnded) {
+		if err := s.EndFrames(answer(protocol.MsgPack)); !errors.Is(err, ErrEnded) {
 			t.Errorf("%s: a second end says %v", name, err)
 		}
 	}
@@ -162,15 +162,16 @@ func TestLinger(t *testing.T) {
 		var got []byte
 		var reader sync.WaitGroup
 		reader.Go(func() { got, _ = io.ReadAll(near) })
-		s, err := d.Dial(t.Context(), ConnectionInfo{Address: "127.0.0.1:9"}, protocol.JSON, func(e Event) { t.Errorf("reported %v", e) })
+		s, err := d.Dial(t.Context(), ConnectionInfo{Address: "127.0.0.1:9"}, func(e Event) { t.Errorf("reported %v", e) })
 		if err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Hour) // silence is no reason to close
 		start := time.Now()
-		if err := s.Finish(); err != nil {
+		if err := s.EndFrames(answer(protocol.JSON)); err != nil {
 			t.Error(err)
 		}
+		s.Wait()
 		if took := time.Since(start); took != 10*time.Second {
 			t.Errorf("closed after %v", took)
 		}
@@ -181,132 +182,85 @@ func TestLinger(t *testing.T) {
 	})
 }
 
-// TestErrorPrologue: only the sentinel follows, and it takes the place of everything else.
+// TestErrorPrologue: only the sentinel follows it, and nothing can be written after that.
 func TestErrorPrologue(t *testing.T) {
-	ev := newEvents()
-	s, conn := pair(t, ev)
+	s, conn := pair(t, newEvents())
 	refusal := &protocol.Error{Kind: protocol.ErrorInvalidArgument, Message: "no"}
-	if err := s.ErrorPrologue(refusal); err != nil {
+	if err := s.EndFrames(AppendSentinel(AppendErrorPrologue(nil, refusal))); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.WriteFrames(AppendPrologue(nil)); !errors.Is(err, ErrEnded) {
+		t.Errorf("a good one behind it: %v", err)
+	}
+	_ = conn.CloseWrite()
+	for _, want := range []string{string(protocol.AppendPrologue(nil, refusal)), sentinel} {
+		if header, body, err := readTwoPart(conn, 1<<10); err != nil || string(header) != want || len(body) > 0 {
+			t.Errorf("%v, got %q and %q, want %q", err, header, body, want)
+		}
+	}
+	if rest, err := io.ReadAll(conn); err != nil || len(rest) > 0 {
+		t.Errorf("%v, and then %q", err, rest)
+	}
+}
+
+// TestFramesArriveAsTheyAre: where the writes cut them does not matter, and their buffer can be used again at once.
+func TestFramesArriveAsTheyAre(t *testing.T) {
+	s, conn := pair(t, newEvents())
+	want := answer(protocol.MsgPack, tokens(1, 2), tokens(3))
+	buffer := append([]byte(nil), want[:100]...)
+	if err := s.WriteFrames(buffer); err != nil {
+		t.Fatal(err)
+	}
+	clear(buffer)
+	if err := s.EndFrames(want[100:]); err != nil {
 		t.Fatal(err)
 	}
 	_ = conn.CloseWrite()
-	got, err := io.ReadAll(conn)
-	if want := AppendSentinel(AppendErrorPrologue(nil, refusal)); err != nil || !bytes.Equal(got, want) {
+	if got, err := io.ReadAll(conn); err != nil || !bytes.Equal(got, want) {
 		t.Errorf("%v\n got %q\nwant %q", err, got, want)
 	}
-	if err := s.ErrorPrologue(refusal); !errors.Is(err, ErrEnded) {
-		t.Errorf("a second one: %v", err)
-	}
-	s, _ = pair(t, newEvents())
-	if err := s.Prologue(); err != nil {
-		t.Fatal(err)
-	}
-	if err := s.ErrorPrologue(refusal); !errors.Is(err, ErrEnded) {
-		t.Errorf("after the good one: %v", err)
-	}
 }
 
-// TestSameBytesEitherWay: items and frames, waiting or not, with the prologue alone or along, make the same stream.
-func TestSameBytesEitherWay(t *testing.T) {
-	a, b := tokens(1, 2), tokens(3)
-	var want []byte
-	want = AppendItem(AppendItem(AppendPrologue(want), protocol.MsgPack, &a), protocol.MsgPack, &b)
-	want = AppendSentinel(AppendFinal(want, protocol.MsgPack))
-	done := func(ok bool, err error) error {
-		if err == nil && !ok {
-			err = errors.New("not done")
-		}
-		return err
-	}
-	for name, run := range map[string]func(s *ResponseStream) error{
-		"items": func(s *ResponseStream) error {
-			return errors.Join(s.Prologue(), s.Prologue(), s.Write([]protocol.Item{a}), s.Write([]protocol.Item{b}), s.End(nil))
-		},
-		"one write": func(s *ResponseStream) error { return s.End([]protocol.Item{a, b}) },
-		"try": func(s *ResponseStream) error {
-			return errors.Join(done(s.TryWrite([]protocol.Item{a})), done(s.TryEnd([]protocol.Item{b})))
-		},
-		"frames": func(s *ResponseStream) error { return errors.Join(s.WriteFrames(want[:100]), s.EndFrames(want[100:])) },
-		"try frames": func(s *ResponseStream) error {
-			return errors.Join(done(s.TryWriteFrames(want[:100])), done(s.TryEndFrames(want[100:])))
-		},
+// TestConsumerThatDoesNotRead: the writes wait for it, Close frees them, and once it reads nothing is missing.
+func TestConsumerThatDoesNotRead(t *testing.T) {
+	text := strings.Repeat("x", 32<<20) // more than a connection takes
+	frames := answer(protocol.MsgPack, protocol.Item{Data: &protocol.EngineOutput{Text: &text}})
+	written := make(chan error, 1)
+	for name, write := range map[string]func(*ResponseStream, []byte) error{
+		"WriteFrames": (*ResponseStream).WriteFrames, "EndFrames": (*ResponseStream).EndFrames,
 	} {
-		s, conn := pair(t, newEvents())
-		if err := run(s); err != nil {
+		ev := newEvents()
+		s, conn := pair(t, ev)
+		go func() { written <- write(s, frames) }()
+		got := make([]byte, len(frames))
+		if _, err := io.ReadFull(conn, got); err != nil || !bytes.Equal(got, frames) {
+			t.Errorf("%s: %v, or other bytes than were written", name, err)
+		}
+		if err := <-written; err != nil {
+			t.Errorf("%s to a consumer that reads in the end: %v", name, err)
+		}
+		s.Close()
+		s.Wait()
+
+		s, conn = pair(t, ev)
+		go func() { written <- write(s, frames) }()
+		if _, err := conn.Read(make([]byte, 1)); err != nil { // so it has begun, and is far from done
 			t.Errorf("%s: %v", name, err)
 		}
-		got := make([]byte, len(want))
-		if _, err := io.ReadFull(conn, got); err != nil || !bytes.Equal(got, want) {
-			t.Errorf("%s: %v\n got %q\nwant %q", name, err, got, want)
+		select {
+		case err := <-written:
+			t.Errorf("%s has not waited: %v", name, err)
+			written <- err
+		default:
 		}
-	}
-}
-
-// fill writes until the connection takes no more, and returns how many items that were.
-func fill(tb testing.TB, s *ResponseStream) (items int) {
-	tb.Helper()
-	text := strings.Repeat("x", 10_000)
-	item := []protocol.Item{{Data: &protocol.EngineOutput{TokenIDs: []uint32{}, Text: &text}}}
-	for items = 1; ; items++ {
-		done, err := s.TryWrite(item)
-		if err != nil {
-			tb.Fatal(err)
+		s.Close()
+		if err := <-written; !errors.Is(err, ErrGone) {
+			t.Errorf("%s freed by Close says %v", name, err)
 		}
-		if !done {
-			return items
+		s.Wait()
+		if kinds := ev.kinds(); len(kinds) > 0 {
+			t.Errorf("%s: reported %v", name, kinds)
 		}
-	}
-}
-
-// TestConsumerThatDoesNotRead: TryWrite does not wait for it, Close frees a Flush that does, and once it reads nothing is missing.
-func TestConsumerThatDoesNotRead(t *testing.T) {
-	ev := newEvents()
-	s, conn := pair(t, ev)
-	items := fill(t, s)
-	ended := make(chan error, 1)
-	go func() { ended <- errors.Join(s.Flush(), s.End(nil)) }()
-	count := 0
-	for {
-		header, body, err := readTwoPart(conn, 1<<20)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if string(header) == sentinel {
-			break
-		}
-		if len(body) > 1000 {
-			count++
-		}
-	}
-	if err := <-ended; err != nil || count != items {
-		t.Errorf("%v, %d items of %d", err, count, items)
-	}
-
-	s, _ = pair(t, ev)
-	fill(t, s)
-	go func() { ended <- s.Flush() }()
-	s.Close()
-	if err := <-ended; !errors.Is(err, ErrGone) {
-		t.Errorf("a flush freed by Close says %v", err)
-	}
-	s.Wait()
-
-	s, conn = pair(t, ev)
-	text := strings.Repeat("x", 32<<20)
-	if done, err := s.TryEnd([]protocol.Item{{Data: &protocol.EngineOutput{Text: &text}}}); done || err != nil {
-		t.Errorf("the end of a stream that cannot take it: %v, %v", done, err)
-	}
-	go func() { ended <- s.Flush() }()
-	if n, err := io.Copy(io.Discard, io.LimitReader(conn, int64(len(text)))); err != nil || n != int64(len(text)) {
-		t.Errorf("%d bytes, %v", n, err)
-	}
-	if err := <-ended; err != nil {
-		t.Errorf("the rest of the end: %v", err)
-	}
-	_ = conn.Close()
-	s.Wait()
-	if got := ev.kinds(); len(got) > 0 {
-		t.Errorf("reported %v", got)
 	}
 }
 
@@ -327,7 +281,7 @@ func TestDialRefused(t *testing.T) {
 				return nil, c.fail
 			}}
 			start := time.Now()
-			_, err := d.Dial(t.Context(), ConnectionInfo{Address: "127.0.0.1:9"}, protocol.JSON, nil)
+			_, err := d.Dial(t.Context(), ConnectionInfo{Address: "127.0.0.1:9"}, nil)
 			if took := time.Since(start); !errors.Is(err, c.fail) || tries != c.tries || took != c.pause {
 				t.Errorf("%v after %d tries and %v", err, tries, took)
 			}
@@ -336,7 +290,7 @@ func TestDialRefused(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 		defer cancel()
 		start := time.Now()
-		if _, err := d.Dial(ctx, ConnectionInfo{Address: "127.0.0.1:9"}, protocol.JSON, nil); !errors.Is(err, context.DeadlineExceeded) {
+		if _, err := d.Dial(ctx, ConnectionInfo{Address: "127.0.0.1:9"}, nil); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("%v", err)
 		}
 		if took := time.Since(start); took != 20*time.Millisecond {
@@ -352,7 +306,7 @@ func TestDialHangs(t *testing.T) {
 		defer near.Close()
 		d := &Dialer{DialContext: func(context.Context, string, string) (net.Conn, error) { return far, nil }}
 		start := time.Now()
-		if _, err := d.Dial(t.Context(), ConnectionInfo{Address: "127.0.0.1:9"}, protocol.JSON, nil); err == nil {
+		if _, err := d.Dial(t.Context(), ConnectionInfo{Address: "127.0.0.1:9"}, nil); err == nil {
 			t.Error("no error")
 		}
 		if took := time.Since(start); took != 5*time.Second {
@@ -367,7 +321,7 @@ func TestDialAddresses(t *testing.T) {
 		"127.0.0.1:80": true, "[::1]:80": true, "": false, "localhost:80": false, "127.0.0.1": false, "127.0.0.1:0": false,
 		"::1:80": false, "127.0.0.1:http": false, "127.0.0.1:80/x": false, "tcp://127.0.0.1:80": false,
 	} {
-		_, err := d.Dial(t.Context(), ConnectionInfo{Address: address}, protocol.JSON, nil)
+		_, err := d.Dial(t.Context(), ConnectionInfo{Address: address}, nil)
 		if bad := errors.Is(err, ErrBadAddress); bad == good || err == nil {
 			t.Errorf("%q: %v", address, err)
 		}

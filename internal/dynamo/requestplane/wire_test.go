@@ -219,7 +219,7 @@ func TestComposedResponse(t *testing.T) {
 	l := listen(t)
 	defer l.Close()
 	info := ConnectionInfo{Transport: transportTCP, Address: l.Addr().String(), Subject: "6f1e6f7c-9b0d-4a53-9f7e-2f0a2f3b7c11"}
-	s, err := (&Dialer{}).Dial(t.Context(), info, protocol.JSON, func(e Event) { t.Errorf("reported %v", e) })
+	s, err := (&Dialer{}).Dial(t.Context(), info, func(e Event) { t.Errorf("reported %v", e) })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -227,10 +227,7 @@ func TestComposedResponse(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Write([]protocol.Item{tokens(42)}); err != nil {
-		t.Fatal(err)
-	}
-	if err := s.End(nil); err != nil {
+	if err := s.EndFrames(answer(protocol.JSON, tokens(42))); err != nil {
 		t.Fatal(err)
 	}
 	got := make([]byte, len(want))
