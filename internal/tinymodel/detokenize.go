@@ -59,9 +59,3 @@ func brokenPrefix(b []byte) int {
 	}
 	return 1
 }
-
-// Decode returns the text of all ids at once, specials skipped.
-func Decode(ids []uint32) string {
-	var d Detokenizer
-	return d.Push(ids...) + d.Flush()
-}

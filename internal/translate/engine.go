@@ -1,7 +1,6 @@
 package translate
 
 import (
-	"fmt"
 	"slices"
 
 	"remora/internal/dynamo/protocol"
@@ -39,30 +38,6 @@ const (
 	HandoffShape
 	HandoffOff
 )
-
-// ParseHandoffCheck reads the word of the command line.
-func ParseHandoffCheck(word string) (HandoffCheck, error) {
-	for _, c := range []HandoffCheck{HandoffStrict, HandoffShape, HandoffOff} {
-		if word == c.String() {
-			return c, nil
-		}
-	}
-	return HandoffStrict, fmt.Errorf("unknown hand-off check %q: want strict, shape or off", word)
-}
-
-// String returns the word of the command line.
-func (c HandoffCheck) String() string {
-	switch c {
-	case HandoffStrict:
-		return "strict"
-	case HandoffShape:
-		return "shape"
-	case HandoffOff:
-		return "off"
-	default:
-		return fmt.Sprintf("HandoffCheck(%d)", uint8(c))
-	}
-}
 
 // Call is a converted request. The caller owns it.
 type Call struct {

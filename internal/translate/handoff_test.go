@@ -111,11 +111,11 @@ func TestHandoffShapes(t *testing.T) {
 					continue
 				}
 				if refusal == nil {
-					t.Errorf("%v: accepted", level)
+					t.Errorf("level %d: accepted", level)
 					continue
 				}
 				if refusal.Handoff != row.fault || refusal.Err.Kind != protocol.ErrorBackendDisconnected {
-					t.Errorf("%v: fault %q (%v), want %q", level, refusal.Handoff, refusal, row.fault)
+					t.Errorf("level %d: fault %q (%v), want %q", level, refusal.Handoff, refusal, row.fault)
 				}
 			}
 		})

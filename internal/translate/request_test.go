@@ -401,14 +401,3 @@ func TestShorten(t *testing.T) {
 		t.Errorf("stopping %v", bare.GetStopping())
 	}
 }
-
-func TestHandoffCheckWords(t *testing.T) {
-	for _, word := range []string{"strict", "shape", "off"} {
-		if c, err := ParseHandoffCheck(word); err != nil || c.String() != word {
-			t.Errorf("%s: %v, %v", word, c, err)
-		}
-	}
-	if _, err := ParseHandoffCheck("Strict"); err == nil {
-		t.Error("want an error for an unknown word")
-	}
-}

@@ -122,7 +122,7 @@ func anyValue(depth int) *rapid.Generator[protocol.Value] {
 		rapid.Map(rapid.Bool(), protocol.Bool),
 		rapid.Map(rapid.Int64(), protocol.Int),
 		rapid.Map(rapid.Int64Range(-2, 70000), protocol.Int),
-		rapid.Map(rapid.Uint64(), protocol.Uint),
+		rapid.Map(rapid.Uint64Min(1<<63), func(u uint64) protocol.Value { return protocol.Value{Kind: protocol.KindUint, Uint: u} }),
 		rapid.Map(rapid.Float64(), protocol.Float),
 		rapid.Map(rapid.Int32(), func(i int32) protocol.Value { return protocol.Float(float64(i)) }),
 		rapid.Map(rapid.String(), protocol.String),

@@ -10,51 +10,33 @@ import (
 // leaves item zero. An item with an error object is an error with or without the event, and the event alone is one of kind
 // Unknown.
 func ParseItem(codec Codec, body []byte) (item Item, final bool, err error) {
-	given := false
-	final, err = parseWrapper(codec, body, func(r *reader) error {
-		item, given = Item{}, true
-		return r.annotated(&item)
-	})
-	if err == nil && !final && !given {
-		err = &FieldError{Path: "data", Err: errMissing}
-	}
-	if err != nil {
-		return Item{}, false, fmt.Errorf("response item: %w", err)
-	}
-	return item, final, nil
-}
-
-// ParseValueItem is ParseItem for answers of another type than Item; see AppendValueItem.
-func ParseValueItem(codec Codec, body []byte) (v Value, final bool, err error) {
-	final, err = parseWrapper(codec, body, func(r *reader) (err error) {
-		v, err = r.value()
-		return err
-	})
-	if err != nil {
-		return Value{}, false, fmt.Errorf("response item: %w", err)
-	}
-	return v, final, nil
-}
-
-// parseWrapper calls data for a data field that is not null.
-func parseWrapper(codec Codec, body []byte, data func(r *reader) error) (final bool, err error) {
-	given := false
+	var data, complete bool // which keys were given
 	err = document(codec, body, func(r *reader, key []byte) (err error) {
 		switch string(key) {
 		case "data":
-			return r.orNull(func() error { return data(r) })
+			return r.orNull(func() error {
+				item, data = Item{}, true
+				return r.annotated(&item)
+			})
 		case "complete_final":
-			given = true
+			complete = true
 			final, err = r.boolean()
 			return err
 		default:
 			return r.skip()
 		}
 	})
-	if err == nil && !given {
+	switch {
+	case err != nil:
+	case !complete:
 		err = &FieldError{Path: "complete_final", Err: errMissing}
+	case !final && !data:
+		err = &FieldError{Path: "data", Err: errMissing}
 	}
-	return final, err
+	if err != nil {
+		return Item{}, false, fmt.Errorf("response item: %w", err)
+	}
+	return item, final, nil
 }
 
 func (r *reader) annotated(item *Item) error {

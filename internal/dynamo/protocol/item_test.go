@@ -84,7 +84,7 @@ func TestFullItem(t *testing.T) {
 		TokenIDs: []uint32{1, 2}, Text: new("a\"\u2028\x7f"), LogProbs: []float64{-0.5, float64(float32(-6.23832368850708))},
 		TopLogprobs:  [][]TopLogprob{{{1, 2, -0.25}}, {}},
 		FinishReason: FinishError, FinishMessage: "m", StopReason: List(Int(7)), Index: new(uint32(1)),
-		DisaggregatedParams: Map(Member{"a", Uint(1<<64 - 1)}), EncoderResult: Map(Member{"e", Int(-1)}),
+		DisaggregatedParams: Map(Member{"a", Value{Kind: KindUint, Uint: 1<<64 - 1}}), EncoderResult: Map(Member{"e", Int(-1)}),
 		WorkerTraceLink: &TraceLink{"t", "s"}, Usage: &Usage{1, 2, 3, new(uint32(0))},
 		EngineData: Map(Member{"prompt_logprobs", List(Null())}),
 	}}

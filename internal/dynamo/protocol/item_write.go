@@ -5,7 +5,8 @@ package protocol
 // frontends pass over.
 func AppendItem(dst []byte, codec Codec, item *Item) []byte {
 	e := encoder{dst: dst, codec: codec}
-	e.openWrapper()
+	e.openMap(2)
+	e.key("data")
 	switch {
 	case item.Error != nil:
 		e.openMap(2)
@@ -23,17 +24,9 @@ func AppendItem(dst []byte, codec Codec, item *Item) []byte {
 		e.openMap(0)
 		e.closeMap()
 	}
-	e.closeWrapper()
-	return e.dst
-}
-
-// AppendValueItem is AppendItem for endpoints whose answers are documents of another type, such as the KV recovery query:
-// {"data":<v>,"complete_final":false}.
-func AppendValueItem(dst []byte, codec Codec, v Value) []byte {
-	e := encoder{dst: dst, codec: codec}
-	e.openWrapper()
-	e.value(&v)
-	e.closeWrapper()
+	e.key("complete_final")
+	e.boolean(false)
+	e.closeMap()
 	return e.dst
 }
 
@@ -46,17 +39,6 @@ func AppendFinal(dst []byte, codec Codec) []byte {
 	e.boolean(true)
 	e.closeMap()
 	return e.dst
-}
-
-func (e *encoder) openWrapper() {
-	e.openMap(2)
-	e.key("data")
-}
-
-func (e *encoder) closeWrapper() {
-	e.key("complete_final")
-	e.boolean(false)
-	e.closeMap()
 }
 
 func (e *encoder) output(o *EngineOutput) {

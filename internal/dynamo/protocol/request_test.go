@@ -105,7 +105,7 @@ func TestRequestsThatAreAccepted(t *testing.T) {
 		{ // opaque values keep their order and their integers
 			`{"token_ids":[1],"prefill_result":{"disaggregated_params":{"z":18446744073709551615,"a":[[1,2.0]],"é\u0000":-0.0},"prompt_tokens_details":{}}}`,
 			PreprocessedRequest{TokenIDs: []uint32{1}, PrefillResult: &PrefillResult{
-				DisaggregatedParams: Map(Member{"z", Uint(1<<64 - 1)}, Member{"a", List(List(Int(1), Float(2)))}, Member{"é\x00", Float(0)}),
+				DisaggregatedParams: Map(Member{"z", Value{Kind: KindUint, Uint: 1<<64 - 1}}, Member{"a", List(List(Int(1), Float(2)))}, Member{"é\x00", Float(0)}),
 				PromptTokensDetails: Map(),
 			}},
 		},
@@ -261,7 +261,7 @@ func TestFullRequest(t *testing.T) {
 			BackendInstanceID: new(uint64(1 << 63)), PrefillWorkerID: new(uint64(1)), DecodeWorkerID: new(uint64(2)),
 			DPRank: new(uint32(0)), PrefillDPRank: new(uint32(7)), LoraName: new("l"), CacheSalt: new("s"), Priority: new(int32(-1)),
 		},
-		PrefillResult:     &PrefillResult{DisaggregatedParams: Map(Member{"p", Uint(1<<64 - 1)}), PromptTokensDetails: Map(Member{"cached_tokens", Int(1)})},
+		PrefillResult:     &PrefillResult{DisaggregatedParams: Map(Member{"p", Value{Kind: KindUint, Uint: 1<<64 - 1}}), PromptTokensDetails: Map(Member{"cached_tokens", Int(1)})},
 		EncoderResult:     Map(Member{"e", Bool(true)}),
 		BootstrapInfo:     Map(Member{"bootstrap_port", Int(1)}),
 		ExtraArgs:         List(Float(1.5)),

@@ -70,11 +70,3 @@ func List(l ...Value) Value { return Value{Kind: KindList, List: l} }
 
 // Map returns a map, which keeps members. Their keys must differ.
 func Map(members ...Member) Value { return Value{Kind: KindMap, Map: members} }
-
-// Uint builds the narrowest integer kind that holds u.
-func Uint(u uint64) Value {
-	if u <= 1<<63-1 {
-		return Int(int64(u))
-	}
-	return Value{Kind: KindUint, Uint: u}
-}

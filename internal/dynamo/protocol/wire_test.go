@@ -150,33 +150,6 @@ func TestRecordedItems(t *testing.T) {
 	}
 }
 
-func TestRecordedValueItems(t *testing.T) {
-	seen := 0
-	for _, m := range recordings(t) {
-		if m.request || len(m.body) == 0 || !strings.HasPrefix(m.name, "2") {
-			continue
-		}
-		seen++
-		v, final, err := ParseValueItem(m.codec, m.body)
-		if err != nil {
-			t.Fatalf("%s: %v", m.name, err)
-		}
-		if final != v.IsNull() {
-			t.Errorf("%s: final %v with %v", m.name, final, v)
-		}
-		got := AppendFinal(nil, m.codec)
-		if !final {
-			got = AppendValueItem(nil, m.codec, v)
-		}
-		if diff := cmp.Diff(normal(mustParse(t, m.codec, m.body)), normal(mustParse(t, m.codec, got))); diff != "" {
-			t.Errorf("%s: another document\n%s", m.name, diff)
-		}
-	}
-	if seen < 6 {
-		t.Errorf("only %d recorded answers", seen)
-	}
-}
-
 func TestRecordedPrologues(t *testing.T) {
 	good, refused := 0, 0
 	for _, m := range recordings(t) {
