@@ -116,8 +116,8 @@ func (p *play) cancel(ctx context.Context, frames int, do func(r *reply) error) 
 	if err := do(p.reply); err != nil {
 		return err
 	}
-	p.settle(ctx, func() bool { _, end, _ := p.reply.taken(); return end != nil })
-	_, end, _ := p.reply.taken()
+	p.settle(ctx, func() bool { _, _, end := p.reply.taken(); return end != nil })
+	_, _, end := p.reply.taken()
 	p.hungUp = strconv.FormatBool(end != nil)
 	p.settle(ctx, func() bool { return p.engineHas(vllmtest.Aborted) && p.engineHas(vllmtest.Dropped) })
 	p.told = strconv.FormatBool(p.engineHas(vllmtest.Aborted) || p.engineHas(vllmtest.Dropped))

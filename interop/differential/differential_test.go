@@ -34,11 +34,11 @@ func TestMain(m *testing.M) {
 		panic(err)
 	}
 	code := m.Run()
-	fmt.Printf("== differential: %d equal, %d better by design, %d different\n", counted.equal, counted.listed, counted.different)
+	fmt.Fprintf(os.Stdout, "== differential: %d equal, %d better by design, %d different\n", counted.equal, counted.listed, counted.different)
 	if run := flag.Lookup("test.run").Value.String(); code == 0 && *full && (run == "" || run == ".") {
 		for _, d := range differences {
 			if counted.used[d.name] == 0 {
-				fmt.Printf("no case needs the difference %q any more\n", d.name)
+				fmt.Fprintf(os.Stdout, "no case needs the difference %q any more\n", d.name)
 				code = 1
 			}
 		}

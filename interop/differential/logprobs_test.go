@@ -76,7 +76,7 @@ var logprobCases = []testCase{
 	{name: "of the prompt", body: askPrompt, script: prompted(func(*pb.PromptInfo) {})},
 	{name: "of the prompt, none told", body: askPrompt},
 	{name: "of the prompt, absent", body: askPrompt, script: steps(vllmtest.Headers(), finish(1))},
-	{name: "of the prompt, ids short", body: askPrompt, script: prompted(func(i *pb.PromptInfo) { i.TokenIds = i.TokenIds[:3] })},
+	{name: "of the prompt, ids short", body: askPrompt, script: prompted(func(i *pb.PromptInfo) { i.TokenIds = i.GetTokenIds()[:3] })},
 	{name: "of the prompt, not asked", script: prompted(func(*pb.PromptInfo) {})},
 	{name: "of the prompt, chosen alone", body: `{"output_options":{"prompt_logprobs":0}}`, script: prompted(func(*pb.PromptInfo) {})},
 	{name: "of the prompt, whole vocabulary", body: `{"output_options":{"prompt_logprobs":4294967295}}`, script: prompted(func(*pb.PromptInfo) {})},

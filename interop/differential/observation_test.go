@@ -1,6 +1,7 @@
 package differential
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -132,7 +133,7 @@ func (o observation) fate(engine *vllmtest.Engine, id string) {
 
 // response enters the frames. An error has paths of its own, wherever it stands: in the prologue or in an item.
 func (o observation) response(codec protocol.Codec, r *reply) {
-	frames, end, dialled := r.taken()
+	frames, dialled, end := r.taken()
 	if !dialled {
 		o["frames"] = "none: nobody called home"
 		return
@@ -148,12 +149,12 @@ func (o observation) response(codec protocol.Codec, r *reply) {
 	}
 	o["frames"] = strings.Join(kinds, " ")
 	switch {
-	case end == nil:
-		o["connection"] = "open"
-	case end == io.EOF: //nolint:errorlint // readers return it bare
+	case errors.Is(end, io.EOF):
 		o["connection"] = "closed"
-	default:
+	case end != nil:
 		o["connection"] = "broken"
+	default:
+		o["connection"] = "open"
 	}
 }
 

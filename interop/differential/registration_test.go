@@ -127,7 +127,7 @@ func (o observation) status(ctx context.Context, s *side) error {
 			o["metric type "+name] = word
 		}
 		m := sample.FindStringSubmatch(line)
-		if m == nil || strings.HasSuffix(m[1], "_bucket") {
+		if len(m) != 3 || strings.HasSuffix(m[1], "_bucket") {
 			continue
 		}
 		var labels []string

@@ -123,6 +123,9 @@ func newFrontend(t *testing.T) *frontend {
 		}
 		f.mu.Unlock()
 		f.running.Wait()
+		if len(f.strays) > 0 {
+			t.Errorf("handshakes for nobody: %q", f.strays)
+		}
 	})
 	return f
 }
@@ -261,15 +264,15 @@ func (r *reply) called() bool {
 	return r.conn != nil
 }
 
-func (r *reply) taken() (frames []frame, end error, dialled bool) {
+func (r *reply) taken() (frames []frame, dialled bool, end error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.frames, r.end, r.conn != nil
+	return r.frames, r.conn != nil, r.end
 }
 
 // String is for failures.
 func (r *reply) String() string {
-	frames, end, dialled := r.taken()
+	frames, dialled, end := r.taken()
 	var text strings.Builder
 	fmt.Fprintf(&text, "%d frames (dialled: %v, end: %v)", len(frames), dialled, end)
 	for _, f := range frames {
