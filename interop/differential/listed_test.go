@@ -102,10 +102,6 @@ var differences = []difference{
 		row: "null or missing members: `stop_conditions`, `sampling_options`, `output_options` null, a control header without `request_type` or `response_type`", reason: "what is meant is plain, and silence helps nobody",
 	},
 	{
-		name: "damaged frame headers", cases: `.*/requests/frame headers (no JSON|of numbers).*`, path: "outcome", rust: "answer", remora: "error InvalidArgument",
-		row: "frame headers that cannot be read", reason: "a frame that is damaged there may be damaged elsewhere",
-	},
-	{
 		name: "decodes that cannot call home", cases: `decode/requests/call home to a closed port.*`, path: `engine requests|engine\[0\].*`,
 		row: "decode whose dial-back fails, or whose connection breaks before it was sent", reason: "the prefill's blocks would wait for the lease",
 	},

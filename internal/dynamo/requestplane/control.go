@@ -46,7 +46,8 @@ const (
 	streamResponse = "response"
 )
 
-// parseHeaders reads the header object of a frame.
+// parseHeaders reads the header object of a frame. Nothing of it decides how a request is served, so what is not understood,
+// the whole object or a member, is as good as not given: a later frontend may write more than texts.
 func parseHeaders(b []byte) (Headers, error) {
 	v, err := protocol.ParseValue(protocol.JSON, b)
 	if err != nil {
@@ -58,7 +59,7 @@ func parseHeaders(b []byte) (Headers, error) {
 	var h Headers
 	for _, m := range v.Map {
 		if m.Value.Kind != protocol.KindString {
-			return Headers{}, fmt.Errorf("%s is not a string", m.Key)
+			continue
 		}
 		switch m.Key {
 		case "request-id":

@@ -85,7 +85,10 @@ func TestHeaderObjects(t *testing.T) {
 	if got, err := parseHeaders([]byte(`{"x-frontend-send-ts-ns":"soon"}`)); err != nil || got.FrontendSendNS != 0 {
 		t.Errorf("a time that is none: %+v, %v", got, err)
 	}
-	for _, bad := range []string{``, `[]`, `{"a":1}`, `{"a"}`} {
+	if got, err := parseHeaders([]byte(`{"request-id":1,"traceparent":"tp","new":{"a":[]}}`)); err != nil || got != (Headers{TraceParent: "tp"}) {
+		t.Errorf("members that are no texts: %+v, %v", got, err)
+	}
+	for _, bad := range []string{``, `[]`, `{"a"}`} {
 		if _, err := parseHeaders([]byte(bad)); err == nil {
 			t.Errorf("%s: accepted", bad)
 		}

@@ -91,10 +91,16 @@ func TestAcksKeepTheirOrder(t *testing.T) {
 
 // TestBadFrames: each kind of nonsense costs at most its own connection, and what is in sync not even that.
 func TestBadFrames(t *testing.T) {
-	malformed := make(chan *Request, 1)
+	malformed, plain := make(chan *Request, 1), make(chan *Request, 1)
 	_, target := startServer(t, ServerConfig{MaxMessage: 1 << 16}, handlerFunc{serve: func(_ context.Context, r *Request) {
-		if r.Malformed != nil {
+		switch {
+		case r.Malformed != nil:
 			malformed <- r
+		case r.Headers == (Headers{}):
+			select {
+			case plain <- r:
+			default:
+			}
 		}
 	}})
 	good := dial(t, target)
@@ -138,10 +144,9 @@ func TestBadFrames(t *testing.T) {
 		}
 	}
 	for name, msg := range map[string][]byte{
-		"no id":          frameWith(t, "w/generate", headers, controlWith(t, `"id":"r",`, ``)),
-		"another id":     frameWith(t, "w/generate", headers, controlWith(t, `"id":"r"`, `"id":"q"`)),
-		"unknown codec":  frameWith(t, "w/generate", headers, controlWith(t, `"msgpack"`, `"xml"`)),
-		"broken headers": frameWith(t, "w/generate", []byte(`{`), controlWith(t, ``, ``)),
+		"no id":         frameWith(t, "w/generate", headers, controlWith(t, `"id":"r",`, ``)),
+		"another id":    frameWith(t, "w/generate", headers, controlWith(t, `"id":"r"`, `"id":"q"`)),
+		"unknown codec": frameWith(t, "w/generate", headers, controlWith(t, `"msgpack"`, `"xml"`)),
 	} {
 		if err := ping(dial(t, target), msg, ""); err != nil {
 			t.Errorf("%s: %v", name, err)
@@ -151,6 +156,12 @@ func TestBadFrames(t *testing.T) {
 		if r.Malformed.Kind != protocol.ErrorInvalidArgument || r.Control.Connection.Subject != "s" {
 			t.Errorf("%s: %+v for %+v", name, r.Malformed, r.Control)
 		}
+	}
+	// Frame headers are good to have; a request is served without.
+	if err := ping(dial(t, target), frameWith(t, "w/generate", []byte(`{`), controlWith(t, ``, ``)), ""); err != nil {
+		t.Errorf("broken headers: %v", err)
+	} else if r := <-plain; r.Control.ID != "r" {
+		t.Errorf("broken headers: %+v", r)
 	}
 	for name, msg := range map[string][]byte{
 		"too long":       append([]byte("\x00\x01p\x00\x00\x00\x01\x00\x00"), make([]byte, 1<<16)...),

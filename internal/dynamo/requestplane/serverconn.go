@@ -101,8 +101,8 @@ func (c *serverConn) take(f frame) {
 		malformed = fmt.Errorf("control header: %w", malformed)
 	}
 	if len(f.headers) > 0 {
-		if req.Headers, err = parseHeaders(f.headers); err != nil && malformed == nil {
-			malformed = fmt.Errorf("frame headers: %w", err)
+		if req.Headers, err = parseHeaders(f.headers); err != nil {
+			c.server.cfg.Logger.Debug("frame headers are not understood", "peer", c.conn.RemoteAddr(), "error", err)
 		}
 	}
 	if malformed != nil {
