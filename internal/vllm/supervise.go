@@ -3,6 +3,7 @@ package vllm
 import (
 	"context"
 	"log/slog"
+	"strings"
 	"sync"
 	"time"
 
@@ -99,15 +100,24 @@ func (s *supervision) poll(ctx context.Context) error {
 	}
 }
 
-// check is one health check. A call that fails with its connection says little of the engine: so it is repeated at once,
-// often enough for every connection of the pool to have been broken under it.
+// brokenTries is how often a check that fails with its connection is repeated.
+const brokenTries = 3
+
+// check is one health check. A call that fails with its connection says little of the engine, so it is repeated: at once, and
+// then after the pause that grpc-go makes before it connects again. A refused connection needs no second look: nobody listens.
 func (s *supervision) check(ctx context.Context) checkResult {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
 	for broken := 0; ; broken++ {
 		result := s.ask(ctx)
 		kind := KindOfError(result.err)
-		if kind != Disconnected && kind != CannotConnect || broken == len(s.client.conns) || ctx.Err() != nil {
+		if kind != Disconnected && kind != CannotConnect || broken == brokenTries || ctx.Err() != nil {
+			return result
+		}
+		if strings.Contains(result.err.Error(), "connection refused") {
+			return result
+		}
+		if broken > 0 && !pause(ctx, reconnectFirst+reconnectFirst/2) {
 			return result
 		}
 	}
