@@ -9,6 +9,7 @@ import (
 	"remora/internal/handoff"
 	"remora/internal/translate"
 	"remora/internal/vllm"
+	serving "remora/internal/worker"
 	pb "remora/proto/vllm"
 )
 
@@ -36,9 +37,9 @@ func (l *leg) onMessage(m *pb.GenerateResponse) {
 	}
 }
 
-// convert reads a message, with the real conversion.
+// convert reads a message, with the real reading and conversion.
 func (l *leg) convert(m *pb.GenerateResponse) (handoff.Event, frame, *protocol.Error) {
-	ev := messageEvent(m)
+	ev := serving.MessageEvent(m)
 	if l.distrusted {
 		ev.Bad = true
 		return ev, frame{}, nil
@@ -58,21 +59,6 @@ func (l *leg) convert(m *pb.GenerateResponse) (handoff.Event, frame, *protocol.E
 		}.Add(f.params)
 	}
 	return ev, f, nil
-}
-
-// messageEvent reads off the raw message what the machine must know.
-func messageEvent(m *pb.GenerateResponse) handoff.Event {
-	out, finish := m.GetOutputs(), m.GetOutputs().GetFinishInfo()
-	ev := handoff.Event{Kind: handoff.EventMessage, Tokens: out.GetNumTokens() > 0}
-	switch {
-	case finish == nil:
-	case finish.GetFinishReason() == pb.FinishInfo_ABORTED:
-		ev.Finish = handoff.FinishedAborted
-	default:
-		ev.Finish = handoff.FinishedWhole
-		ev.Params = finish.GetKvTransferParams() != nil
-	}
-	return ev
 }
 
 func (l *leg) onEnd(end vllm.Status) {

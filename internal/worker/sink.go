@@ -33,7 +33,7 @@ func (r *request) OnMessages(messages []*pb.GenerateResponse) {
 // convert reads a message. Once one of them breaks the protocol the rest is only looked at for what it releases: its counts
 // can't be trusted. Called with mu held.
 func (r *request) convert(message *pb.GenerateResponse) (handoff.Event, occasion) {
-	ev := messageEvent(message)
+	ev := MessageEvent(message)
 	if r.distrusted {
 		ev.Bad = true
 		return ev, occasion{}
@@ -55,9 +55,9 @@ func (r *request) convert(message *pb.GenerateResponse) (handoff.Event, occasion
 // pendingBeforeDial bounds what is kept for a client whose dial-back is still under way, in bytes.
 const pendingBeforeDial = 64 << 10
 
-// messageEvent reads off the raw message what the machine must know, so that a message which can't be converted still counts
+// MessageEvent reads off the raw message what the machine must know, so that a message which can't be converted still counts
 // as the release that it is.
-func messageEvent(m *pb.GenerateResponse) handoff.Event {
+func MessageEvent(m *pb.GenerateResponse) handoff.Event {
 	out, finish := m.GetOutputs(), m.GetOutputs().GetFinishInfo()
 	ev := handoff.Event{Kind: handoff.EventMessage, Tokens: out.GetNumTokens() > 0}
 	switch {
