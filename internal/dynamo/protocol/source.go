@@ -90,6 +90,17 @@ type kindError struct{ want, got Kind }
 
 func (e kindError) Error() string { return "want " + e.want.noun() + ", got " + e.got.noun() }
 
+// check takes what peek returned, and wants this kind.
+func (k Kind) check(got Kind, err error) error {
+	if err != nil {
+		return err
+	}
+	if got != k {
+		return kindError{k, got}
+	}
+	return nil
+}
+
 func (k Kind) noun() string {
 	switch k {
 	case KindNull:

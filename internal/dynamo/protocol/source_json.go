@@ -68,14 +68,7 @@ func (s *jsonSource) peek() (Kind, error) {
 }
 
 func (s *jsonSource) expect(want Kind) error {
-	got, err := s.peek()
-	if err != nil {
-		return err
-	}
-	if got != want {
-		return kindError{want, got}
-	}
-	return nil
+	return want.check(s.peek())
 }
 
 func (s *jsonSource) word(w string) error {

@@ -41,14 +41,7 @@ func (s *msgpackSource) peek() (Kind, error) {
 }
 
 func (s *msgpackSource) expect(want Kind) error {
-	got, err := s.peek()
-	if err != nil {
-		return err
-	}
-	if got != want {
-		return kindError{want, got}
-	}
-	return nil
+	return want.check(s.peek())
 }
 
 // advance takes what a raw reader returned.
