@@ -301,15 +301,7 @@ func TestSimRunsUntilStopped(t *testing.T) {
 
 func TestSimPortTaken(t *testing.T) {
 	t.Setenv("TMPDIR", t.TempDir())
-	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	_, port, err := net.SplitHostPort(l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	port := listening(t, "127.0.0.1:0")
 	got := runWith(nil, "sim", "--grpc-port=0", "--http-port="+port)
 	if got.code != exitFailed || !strings.HasPrefix(got.stderr, "remora sim: --http-port: listen tcp 127.0.0.1:"+port) {
 		t.Fatalf("%+v", got)

@@ -51,16 +51,16 @@ func (g *ground) named(change func(m *pb.ModelInfo)) {
 }
 
 // listening takes a port until the test ends.
-func (g *ground) listening(address string) (port string) {
-	g.t.Helper()
-	l, err := new(net.ListenConfig).Listen(g.t.Context(), "tcp", address)
+func listening(t *testing.T, address string) (port string) {
+	t.Helper()
+	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", address)
 	if err != nil {
-		g.t.Fatal(err)
+		t.Fatal(err)
 	}
-	g.t.Cleanup(func() { _ = l.Close() })
+	t.Cleanup(func() { _ = l.Close() })
 	_, port, err = net.SplitHostPort(l.Addr().String())
 	if err != nil {
-		g.t.Fatal(err)
+		t.Fatal(err)
 	}
 	return port
 }
@@ -142,7 +142,7 @@ func TestSidecarStartFails(t *testing.T) {
 			}
 		}, []string{"DYN_FILE_KV", "not a directory"}},
 		"discovery is nowhere": {func(g *ground) { g.env["DYN_FILE_KV"] = "/dev/null/kv" }, []string{"DYN_FILE_KV", "not a directory"}},
-		"request port is taken": {func(g *ground) { g.env["DYN_TCP_RPC_PORT"] = g.listening("127.0.0.1:0") },
+		"request port is taken": {func(g *ground) { g.env["DYN_TCP_RPC_PORT"] = listening(g.t, "127.0.0.1:0") },
 			[]string{"DYN_TCP_RPC_PORT", "address already in use"}},
 		"request host is another's": {func(g *ground) { g.env["DYN_TCP_RPC_HOST"] = "192.0.2.1" },
 			[]string{"192.0.2.1", "DYN_TCP_RPC_HOST"}},
