@@ -39,9 +39,9 @@ const (
 // should return soon. Errors are mistakes of the caller alone: a nil notify, or a client that is closed while supervised.
 //
 // How it works: Health.Watch tells a NOT_SERVING at once, and its end is the moment for a check; but a verdict of absence
-// comes from Health.Check alone, twice a second, on any connection of the pool. An engine without Watch is only checked. One
-// service is enough, because an engine's services change their health together. The process is told by the instance_id in
-// its server info: vLLM makes one for each start.
+// comes from Health.Check alone, twice a second. Both use the connection that carries no GenerateStream. An engine without
+// Watch is only checked. One service is enough, because an engine's services change their health together. The process is
+// told by the instance_id in its server info: vLLM makes one for each start.
 func (c *Client) Supervise(ctx context.Context, instance string, notify func(Change)) error {
 	if notify == nil {
 		return invalid("supervise engine: notify is nil")
