@@ -43,7 +43,7 @@ run: build ## simulated engines, sidecars and an OpenAI front door in one proces
 
 .PHONY: test
 test: build dynamo ## unit tests under the race detector, then Remora with the stock Dynamo and beside its sidecar (RUN=pattern)
-	$(TESTSUM) -race -run '$(RUN)' ./... -- -run '$(RUN)' ./internal/chaos -- -C interop -p 1 -run '$(RUN)' ./tinyllama ./harness ./stock ./differential -- -C bench -run '$(RUN)' ./...
+	$(TESTSUM) -race -run '$(RUN)' ./... -- -run '$(RUN)' ./internal/chaos -- -C interop -count=1 -p 1 -run '$(RUN)' ./tinyllama ./harness ./stock ./differential -- -C bench -run '$(RUN)' ./...
 
 .PHONY: unit
 unit: ## unit tests alone
@@ -56,7 +56,7 @@ stack: build dynamo engine ## the real thing on this machine: stock frontend, vL
 
 .PHONY: test-engine
 test-engine: build dynamo engine ## real vLLM engines behind Remora (RUN=pattern)
-	$(TESTSUM) -C interop -p 1 -timeout 30m -run '$(RUN)' ./engine/...
+	$(TESTSUM) -C interop -count=1 -p 1 -timeout 30m -run '$(RUN)' ./engine/...
 
 .PHONY: bench-build
 bench-build: ## build the programs of the benchmarks into bin/bench
@@ -72,7 +72,7 @@ bench-rust: build bench-build dynamo ## the same side by side with the Rust side
 
 .PHONY: differential
 differential: build dynamo ## every case of the comparison with the Rust sidecar (RUN=pattern); make test runs a part of them
-	$(TESTSUM) -C interop -timeout 20m -run '$(RUN)' ./differential -full
+	$(TESTSUM) -C interop -count=1 -timeout 20m -run '$(RUN)' ./differential -full
 
 .PHONY: check
 check: lint proto-check vuln ## lint, generated code, vulnerabilities
