@@ -30,7 +30,8 @@ var arrows = map[string][]string{
 	"internal/handoff":          {}, // pure: what it knows are its own events and actions
 	"internal/dynamo/protocol":  {},
 	"internal/tinymodel":        {},
-	"internal/vllm":             {"internal/vllm", "proto"},
+	"internal/memnet":           {},
+	"internal/vllm":             {"internal/vllm", "internal/memnet", "proto"}, // memnet: in vllmtest alone
 	"internal/translate":        {"internal/dynamo/protocol", "proto"},
 	"internal/kvevents":         {},
 	"internal/dynamo/modelcard": {"internal/dynamo/protocol"},

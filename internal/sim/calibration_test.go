@@ -10,7 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"google.golang.org/grpc/test/bufconn"
+	"remora/internal/memnet"
 
 	"remora/internal/sim/calibration"
 )
@@ -38,7 +38,7 @@ func calibrationPair(t *testing.T, change func(*Config)) *calibration.Pair {
 	t.Helper()
 	nw := network{}
 	begin := func(name string) (*engine, *calibration.Engine) {
-		front := bufconn.Listen(1 << 16)
+		front := memnet.Listen(1 << 16)
 		e := startWith(t, nw, name, front, func(c *Config) {
 			c.BlockSize, c.Blocks, c.MaxModelLen, c.MaxSeqs, c.Lease = calibration.BlockSize, calibration.Blocks,
 				calibration.MaxModelLen, calibration.MaxSeqs, calibration.Lease

@@ -11,14 +11,15 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
-	"google.golang.org/grpc/test/bufconn"
 	"google.golang.org/protobuf/types/known/structpb"
+
+	"remora/internal/memnet"
 
 	pb "remora/proto/vllm"
 )
 
 // network connects engines of one test by name.
-type network map[string]*bufconn.Listener
+type network map[string]*memnet.Listener
 
 func (n network) dial(ctx context.Context, addr string) (net.Conn, error) {
 	l, ok := n[addr]
@@ -63,7 +64,7 @@ func startWith(t *testing.T, nw network, name string, web net.Listener, change f
 	if err != nil {
 		t.Fatal(err)
 	}
-	front, side := bufconn.Listen(1<<16), bufconn.Listen(1<<16)
+	front, side := memnet.Listen(1<<16), memnet.Listen(1<<16)
 	nw[name+":1"] = side
 	conn, err := grpc.NewClient("passthrough:///"+name,
 		grpc.WithTransportCredentials(insecure.NewCredentials()),

@@ -17,7 +17,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
-	"google.golang.org/grpc/test/bufconn"
+
+	"remora/internal/memnet"
 
 	"remora/internal/sim/core"
 	pb "remora/proto/vllm"
@@ -216,7 +217,7 @@ func TestStop(t *testing.T) {
 		if r := readAll(stream); status.Code(r.err) != codes.Unavailable || r.finish() != nil {
 			t.Errorf("stream ended with %v, %v", r.err, r.finish())
 		}
-		if err := e.Run(t.Context(), Listeners{GRPC: bufconn.Listen(1)}); !errors.Is(err, ErrUsed) {
+		if err := e.Run(t.Context(), Listeners{GRPC: memnet.Listen(1)}); !errors.Is(err, ErrUsed) {
 			t.Errorf("second run: %v", err)
 		}
 		if err := e.Run(t.Context(), Listeners{}); !errors.Is(err, ErrConfig) {

@@ -13,7 +13,8 @@ import (
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/test/bufconn"
+
+	"remora/internal/memnet"
 
 	"remora/internal/vllm"
 )
@@ -30,7 +31,7 @@ type rawServer struct {
 // start serves until the test ends and returns the dialer.
 func (s *rawServer) start(t *testing.T) vllm.Dialer {
 	t.Helper()
-	listener := bufconn.Listen(64 << 10)
+	listener := memnet.Listen(64 << 10)
 	var serving sync.WaitGroup
 	serving.Go(func() {
 		for {

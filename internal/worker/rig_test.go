@@ -15,7 +15,8 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
-	"google.golang.org/grpc/test/bufconn"
+
+	"remora/internal/memnet"
 
 	"remora/internal/dynamo/protocol"
 	"remora/internal/dynamo/requestplane"
@@ -45,7 +46,7 @@ type rig struct {
 func bubble(t *testing.T, role protocol.Role, test func(r *rig)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		r := &rig{t: t, role: role, engine: vllmtest.New(t), taps: &taps{Listener: bufconn.Listen(64 << 10)}}
+		r := &rig{t: t, role: role, engine: vllmtest.New(t), taps: &taps{Listener: memnet.Listen(64 << 10)}}
 		endpoint, err := vllm.ParseEndpoint("127.0.0.1:1")
 		if err != nil {
 			t.Fatal(err)

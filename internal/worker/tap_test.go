@@ -9,13 +9,13 @@ import (
 	"strings"
 	"sync"
 
-	"google.golang.org/grpc/test/bufconn"
+	"remora/internal/memnet"
 )
 
 // taps is the listener for response connections. It keeps both ends of each, to say and do things on them that the frontend's
 // side never does by itself.
 type taps struct {
-	*bufconn.Listener
+	*memnet.Listener
 
 	dialMu   sync.Mutex // held while a connection is made
 	mu       sync.Mutex

@@ -11,7 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"google.golang.org/grpc/test/bufconn"
+	"remora/internal/memnet"
 
 	"remora/internal/dynamo/discovery"
 	"remora/internal/dynamo/modelcard"
@@ -36,7 +36,7 @@ type whole struct {
 	cfg       Config
 	memory    *discovery.Memory
 	client    *requestplane.Client
-	system    *bufconn.Listener
+	system    *memnet.Listener
 	stop, cut context.CancelFunc
 	ready     chan Ready
 	done      chan struct{} // closed when Run has returned
@@ -45,7 +45,7 @@ type whole struct {
 
 // addressed is a listener in memory that goes by a TCP address.
 type addressed struct {
-	*bufconn.Listener
+	*memnet.Listener
 
 	addr string
 }
@@ -68,14 +68,14 @@ func inWhole(t *testing.T, role protocol.Role, prepare func(w *whole), test func
 			t.Fatal(err)
 		}
 		w := &whole{
-			rig:    &rig{t: t, role: role, engine: vllmtest.New(t), taps: &taps{Listener: bufconn.Listen(64 << 10)}},
-			memory: new(discovery.Memory), system: bufconn.Listen(1 << 10), ready: make(chan Ready, 1), done: make(chan struct{}),
+			rig:    &rig{t: t, role: role, engine: vllmtest.New(t), taps: &taps{Listener: memnet.Listen(64 << 10)}},
+			memory: new(discovery.Memory), system: memnet.Listen(1 << 10), ready: make(chan Ready, 1), done: make(chan struct{}),
 		}
 		w.engine.Set(func(b *vllmtest.Behaviour) { b.Model.ModelId = model })
 		w.frontend = requestplane.NewResponseServer(w.taps, requestplane.ResponseServerConfig{Address: "127.0.0.1:2"})
 		var serving sync.WaitGroup
 		serving.Go(func() { _ = w.frontend.Serve() })
-		plane := bufconn.Listen(64 << 10)
+		plane := memnet.Listen(64 << 10)
 		w.client = &requestplane.Client{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return plane.DialContext(ctx) }}
 		endpoint, err := vllm.ParseEndpoint("127.0.0.1:1")
 		if err != nil {

@@ -14,7 +14,8 @@ import (
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/test/bufconn"
+
+	"remora/internal/memnet"
 
 	"remora/internal/vllm/h2"
 	pb "remora/proto/vllm"
@@ -23,7 +24,7 @@ import (
 // peer is an HTTP/2 server by hand: it does what its script says and nothing more.
 type peer struct {
 	t        testing.TB
-	listener *bufconn.Listener
+	listener *memnet.Listener
 	settings []http2.Setting
 	script   func(l *link) // runs once for each connection, after the settings
 
@@ -44,7 +45,7 @@ type link struct {
 
 func newPeer(t testing.TB, script func(l *link), settings ...http2.Setting) *peer {
 	t.Helper()
-	p := &peer{t: t, listener: bufconn.Listen(1 << 20), script: script, settings: settings}
+	p := &peer{t: t, listener: memnet.Listen(1 << 20), script: script, settings: settings}
 	var serving sync.WaitGroup
 	serving.Go(func() {
 		for {

@@ -17,8 +17,9 @@ import (
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
-	"google.golang.org/grpc/test/bufconn"
 	"google.golang.org/protobuf/proto"
+
+	"remora/internal/memnet"
 
 	pb "remora/proto/vllm"
 )
@@ -245,7 +246,7 @@ func (e *Engine) freshLocked() {
 	if !e.noCheck {
 		healthpb.RegisterHealthServer(e.server, recordingHealth{Server: e.health, engine: e})
 	}
-	listener := bufconn.Listen(64 << 10)
+	listener := memnet.Listen(64 << 10)
 	e.serveLocked(listener)
 	e.port.setTarget(listener)
 }

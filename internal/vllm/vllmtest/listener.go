@@ -7,13 +7,13 @@ import (
 	"sync"
 	"syscall"
 
-	"google.golang.org/grpc/test/bufconn"
+	"remora/internal/memnet"
 )
 
 // port is where clients dial: it outlives the servers behind it, can refuse, and knows the connections it made.
 type port struct {
 	mu       sync.Mutex
-	target   *bufconn.Listener // guarded by mu; nil refuses
+	target   *memnet.Listener  // guarded by mu; nil refuses
 	open     map[net.Conn]bool // guarded by mu; the clients' ends
 	accepted int               // guarded by mu
 }
@@ -37,7 +37,7 @@ func (p *port) dial(ctx context.Context) (net.Conn, error) {
 	return conn, nil
 }
 
-func (p *port) setTarget(target *bufconn.Listener) {
+func (p *port) setTarget(target *memnet.Listener) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.target = target
