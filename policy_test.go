@@ -33,18 +33,19 @@ var arrows = map[string][]string{
 	"internal/memnet":           {},
 	"internal/vllm":             {"internal/vllm", "internal/memnet", "proto"}, // memnet: in vllmtest alone
 	"internal/translate":        {"internal/dynamo/protocol", "proto"},
-	"internal/kvevents":         {},
+	"internal/zmq":              {}, // a leaf: sockets, whatever goes over them
+	"internal/kvevents":         {"internal/zmq"},
 	"internal/dynamo/modelcard": {"internal/dynamo/protocol"},
 	"internal/dynamo/discovery": {"internal/dynamo/protocol"},
 	"internal/dynamo/status":    {"internal/dynamo/protocol"},
 	"internal/dynamo/requestplane": {
 		"internal/dynamo/protocol", "internal/dynamo/requestplane",
 	},
-	"internal/dynamo/eventplane": {"internal/dynamo/protocol", "internal/dynamo/discovery"},
+	"internal/dynamo/eventplane": {"internal/dynamo/protocol", "internal/dynamo/discovery", "internal/zmq"},
 	"internal/worker": {
 		"internal/worker", "internal/handoff", "internal/translate", "internal/vllm", "internal/dynamo", "internal/kvevents", "proto",
 	},
-	"internal/sim": {"internal/sim", "internal/tinymodel", "proto"},
+	"internal/sim": {"internal/sim", "internal/tinymodel", "internal/zmq", "proto"},
 	// A Dynamo client like any other: it meets workers on the wire alone.
 	"internal/frontdoor": {"internal/dynamo", "internal/tinymodel"},
 	"proto":              {},
