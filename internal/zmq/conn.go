@@ -60,14 +60,14 @@ func open(ctx context.Context, raw net.Conn, own socketType, limits Limits) (*Co
 }
 
 func (c *Conn) handshake(own socketType) error {
-	if _, err := c.net.Write(appendGreeting(nil)); err != nil {
+	if _, err := c.net.Write(greeting()); err != nil {
 		return err
 	}
-	var greeting [greetingSize]byte
-	if _, err := io.ReadFull(c.in.from, greeting[:]); err != nil {
+	var peers [greetingSize]byte
+	if _, err := io.ReadFull(c.in.from, peers[:]); err != nil {
 		return unexpected(err)
 	}
-	minor, err := parseGreeting(greeting[:])
+	minor, err := parseGreeting(peers[:])
 	if err != nil {
 		return err
 	}

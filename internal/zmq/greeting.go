@@ -38,10 +38,11 @@ func (t socketType) fits(peer string) bool {
 // text, filled with zeros), as-server, filler of 31 zeros.
 const greetingSize = 64
 
-func appendGreeting(dst []byte) []byte {
-	greeting := [greetingSize]byte{0: 0xff, 9: 0x7f, 10: 3, 11: 1}
-	copy(greeting[12:], "NULL")
-	return append(dst, greeting[:]...)
+// greeting is ours.
+func greeting() []byte {
+	out := [greetingSize]byte{0: 0xff, 9: 0x7f, 10: 3, 11: 1}
+	copy(out[12:], "NULL")
+	return out[:]
 }
 
 // parseGreeting returns the peer's minor version. Majors above 3 are taken: they must step down to ours.

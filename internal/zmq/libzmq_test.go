@@ -2,15 +2,16 @@ package zmq
 
 import (
 	"bufio"
+	"context"
 	"encoding/hex"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 )
 
 // libzmq is a Python process that drives sockets of the C library.
@@ -109,6 +110,18 @@ func (z *libzmq) received() [][]byte {
 	return out
 }
 
+// writeTap tells of writes.
+type writeTap struct {
+	net.Conn
+
+	writes chan<- struct{}
+}
+
+func (w writeTap) Write(data []byte) (int, error) {
+	w.writes <- struct{}{}
+	return w.Conn.Write(data)
+}
+
 // TestLibzmq meets the C library, which the engine and Dynamo's router use: each of our sockets with its partner.
 func TestLibzmq(t *testing.T) {
 	long := strings.Repeat("x", 300<<10)
@@ -141,9 +154,15 @@ func TestLibzmq(t *testing.T) {
 		z.do("open", "pub", "XPUB", "HEARTBEAT_IVL=20", "HEARTBEAT_TIMEOUT=200", "HEARTBEAT_TTL=400")
 		z.do("bind", "pub", ipc)
 		l := newListener()
-		subscribe(t, &Sub{Endpoint: endpoint(t, ipc)}, l)
+		writes := make(chan struct{}, 1<<10)
+		subscribe(t, &Sub{Endpoint: endpoint(t, ipc), Dial: func(ctx context.Context) (net.Conn, error) {
+			raw, err := new(net.Dialer).DialContext(ctx, "unix", strings.TrimPrefix(ipc, "ipc://"))
+			return writeTap{raw, writes}, err
+		}}, l)
 		wantFrames(t, z.receive("pub"), "\x01")
-		<-time.After(time.Second) // five times what it would wait for a PONG
+		for range 3 + 30 { // greeting, READY, SUBSCRIBE; and PONGs for three times as long as it would wait for one
+			await(t, writes, "PONG")
+		}
 		z.send("pub", "t", "still here")
 		wantFrames(t, await(t, l.messages, "message"), "t", "still here")
 		if len(l.gone) > 0 {
