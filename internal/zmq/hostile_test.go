@@ -13,12 +13,12 @@ import (
 	"testing/synctest"
 	"time"
 
-	"google.golang.org/grpc/test/bufconn"
+	"remora/internal/memnet"
 )
 
 // inMemory is a publisher without a port, for bubbles and fuzzing.
-func inMemory(config PubConfig) (*Pub, *bufconn.Listener) {
-	l := bufconn.Listen(1 << 20)
+func inMemory(config PubConfig) (*Pub, *memnet.Listener) {
+	l := memnet.Listen(1 << 20)
 	p := &Pub{config: config.withDefaults(), peers: map[*subscriber]struct{}{}}
 	p.acceptor = accept(l, Endpoint{}, typePub, Limits{Bytes: maxCommand, Frames: 1}, p.config.Peers, p.serve)
 	return p, l
@@ -39,7 +39,7 @@ func TestHandshakeRefusals(t *testing.T) {
 		"PLAIN":              {strings.Replace(string(opening(typePub)), "NULL\x00", "PLAIN", 1), `"PLAIN"`},
 	} {
 		t.Run(name, func(t *testing.T) {
-			l := bufconn.Listen(1 << 20)
+			l := memnet.Listen(1 << 20)
 			defer l.Close()
 			var wg sync.WaitGroup
 			defer wg.Wait()
@@ -181,7 +181,7 @@ func TestRedial(t *testing.T) {
 // TestPublisherThatHangsUp greets and leaves: that is no reason to hammer at it.
 func TestPublisherThatHangsUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		listen := bufconn.Listen(1 << 20)
+		listen := memnet.Listen(1 << 20)
 		var wg sync.WaitGroup
 		var attempts atomic.Int32
 		wg.Go(func() {
