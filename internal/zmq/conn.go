@@ -47,6 +47,11 @@ func dial(ctx context.Context, to Endpoint, own socketType, limits Limits) (*Con
 	return c, nil
 }
 
+// NewDealer is DialDealer over a connection that is there already; it is closed when the handshake fails.
+func NewDealer(ctx context.Context, raw net.Conn, limits Limits) (*Conn, error) {
+	return open(ctx, raw, typeDealer, limits)
+}
+
 // open greets the peer over a fresh connection and closes it when that fails.
 func open(ctx context.Context, raw net.Conn, own socketType, limits Limits) (*Conn, error) {
 	c := &Conn{net: raw, in: reader{from: bufio.NewReaderSize(raw, 16<<10), limits: limits.withDefaults()}}

@@ -51,7 +51,7 @@ func TestParseEndpoint(t *testing.T) {
 		"udp://127.0.0.1:5557":              `transport "udp"`,
 		"tcp://":                            "is not host:port",
 		"tcp://127.0.0.1":                   "is not host:port",
-		"tcp://127.0.0.1:1:5557":                    "is not host:port",
+		"tcp://127.0.0.1:1:5557":            "is not host:port",
 		"tcp://[::1:5557":                   "is not host:port",
 		"tcp://:5557":                       "the host is missing",
 		"tcp://127.0.0.1:":                  `port ""`,

@@ -19,9 +19,7 @@ import (
 // inMemory is a publisher without a port, for bubbles and fuzzing.
 func inMemory(config PubConfig) (*Pub, *memnet.Listener) {
 	l := memnet.Listen(1 << 20)
-	p := &Pub{config: config.withDefaults(), peers: map[*subscriber]struct{}{}}
-	p.acceptor = accept(l, Endpoint{}, typePub, Limits{Bytes: maxCommand, Frames: 1}, p.config.Peers, p.serve)
-	return p, l
+	return NewPub(l, config), l
 }
 
 func opening(own socketType) []byte { return appendReady(greeting(), own) }

@@ -21,8 +21,8 @@ type acceptor struct {
 	wg       sync.WaitGroup
 }
 
-// listen binds an endpoint and serves each peer in a goroutine of its own. A peer beyond the number allowed is hung up on.
-func listen(at Endpoint, own socketType, limits Limits, peers int, serve func(ctx context.Context, c *Conn)) (*acceptor, error) {
+// listen binds an endpoint.
+func listen(at Endpoint) (net.Listener, error) {
 	if at.Network == "" {
 		return nil, fmt.Errorf("%w: it is empty", ErrEndpoint)
 	}
@@ -31,20 +31,29 @@ func listen(at Endpoint, own socketType, limits Limits, peers int, serve func(ct
 			return nil, err
 		}
 	}
-	listener, err := net.Listen(at.Network, at.address())
-	if err != nil {
-		return nil, err
-	}
-	return accept(listener, at, own, limits, peers, serve), nil
+	return net.Listen(at.Network, at.address())
 }
 
-// accept is listen for a listener that is there already.
-func accept(listener net.Listener, at Endpoint, own socketType, limits Limits, peers int, serve func(ctx context.Context, c *Conn)) *acceptor {
-	if tcp, ok := listener.Addr().(*net.TCPAddr); ok {
-		at.Port = uint16(tcp.Port)
+// boundTo is where a listener listens; the zero Endpoint for one that is not of the network.
+func boundTo(listener net.Listener) Endpoint {
+	switch at := listener.Addr().(type) {
+	case *net.TCPAddr:
+		host := at.IP.String()
+		if at.Zone != "" {
+			host += "%" + at.Zone
+		}
+		return Endpoint{Network: "tcp", Host: host, Port: uint16(at.Port)}
+	case *net.UnixAddr:
+		return Endpoint{Network: "unix", Path: at.Name}
+	default:
+		return Endpoint{}
 	}
+}
+
+// accept serves each peer in a goroutine of its own. A peer beyond the number allowed is hung up on.
+func accept(listener net.Listener, own socketType, limits Limits, peers int, serve func(ctx context.Context, c *Conn)) *acceptor {
 	ctx, cancel := context.WithCancel(context.Background())
-	a := &acceptor{listener: listener, endpoint: at, peers: make(chan struct{}, peers), ctx: ctx, cancel: cancel}
+	a := &acceptor{listener: listener, endpoint: boundTo(listener), peers: make(chan struct{}, peers), ctx: ctx, cancel: cancel}
 	a.wg.Go(func() {
 		for {
 			raw, err := listener.Accept()

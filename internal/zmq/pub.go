@@ -3,6 +3,7 @@ package zmq
 import (
 	"bytes"
 	"context"
+	"net"
 	"sync"
 	"sync/atomic"
 )
@@ -46,16 +47,21 @@ type Pub struct {
 
 // ListenPub binds an endpoint.
 func ListenPub(at Endpoint, config PubConfig) (*Pub, error) {
-	p := &Pub{config: config.withDefaults(), peers: map[*subscriber]struct{}{}}
-	acceptor, err := listen(at, typePub, Limits{Bytes: maxCommand, Frames: 1}, p.config.Peers, p.serve)
+	listener, err := listen(at)
 	if err != nil {
 		return nil, err
 	}
-	p.acceptor = acceptor
-	return p, nil
+	return NewPub(listener, config), nil
 }
 
-// Endpoint is where the socket listens, the port that the system chose included.
+// NewPub takes a listener over.
+func NewPub(listener net.Listener, config PubConfig) *Pub {
+	p := &Pub{config: config.withDefaults(), peers: map[*subscriber]struct{}{}}
+	p.acceptor = accept(listener, typePub, Limits{Bytes: maxCommand, Frames: 1}, p.config.Peers, p.serve)
+	return p
+}
+
+// Endpoint is where the socket listens: an address, even where a name or a wildcard was asked for, and the port in use.
 func (p *Pub) Endpoint() Endpoint { return p.acceptor.endpoint }
 
 // Publish hands a message, whose first frame is its topic, to every subscriber of that topic. It never

@@ -2,6 +2,7 @@ package zmq
 
 import (
 	"context"
+	"net"
 	"time"
 )
 
@@ -38,8 +39,17 @@ type Answerer func(request [][]byte, reply func(frames ...[]byte) error)
 
 // ListenRouter binds an endpoint.
 func ListenRouter(at Endpoint, config RouterConfig, answer Answerer) (*Router, error) {
+	listener, err := listen(at)
+	if err != nil {
+		return nil, err
+	}
+	return NewRouter(listener, config, answer), nil
+}
+
+// NewRouter takes a listener over.
+func NewRouter(listener net.Listener, config RouterConfig, answer Answerer) *Router {
 	config = config.withDefaults()
-	acceptor, err := listen(at, typeRouter, config.Limits, config.Peers, func(ctx context.Context, c *Conn) {
+	return &Router{accept(listener, typeRouter, config.Limits, config.Peers, func(ctx context.Context, c *Conn) {
 		reply := func(frames ...[]byte) error {
 			within, cancel := context.WithTimeout(ctx, config.SendTime)
 			defer cancel()
@@ -54,14 +64,10 @@ func ListenRouter(at Endpoint, config RouterConfig, answer Answerer) (*Router, e
 				answer(got.frames, reply)
 			}
 		}
-	})
-	if err != nil {
-		return nil, err
-	}
-	return &Router{acceptor: acceptor}, nil
+	})}
 }
 
-// Endpoint is where the socket listens, the port that the system chose included.
+// Endpoint is where the socket listens: an address, even where a name or a wildcard was asked for, and the port in use.
 func (r *Router) Endpoint() Endpoint { return r.acceptor.endpoint }
 
 // Close ends all connections and waits for the goroutines, answers included.
