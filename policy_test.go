@@ -41,7 +41,7 @@ var arrows = map[string][]string{
 	"internal/dynamo/requestplane": {
 		"internal/dynamo/protocol", "internal/dynamo/requestplane",
 	},
-	"internal/dynamo/eventplane": {"internal/dynamo/protocol", "internal/dynamo/discovery", "internal/zmq"},
+	"internal/dynamo/eventplane": {"internal/dynamo/protocol", "internal/dynamo/eventplane"}, // itself: what its tests play routers with
 	"internal/worker": {
 		"internal/worker", "internal/handoff", "internal/translate", "internal/vllm", "internal/dynamo", "internal/kvevents", "proto",
 	},
