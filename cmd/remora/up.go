@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"math"
 	"time"
 
 	"remora/cmd/remora/internal/flags"
@@ -14,6 +15,8 @@ type upConfig struct {
 	Port       uint16        // of the front door; 0: any
 	Aggregated bool          // one engine instead of a prefill and a decode engine
 	StepTime   time.Duration // of the simulated engines
+	// Ranks are the data-parallel ranks of each engine: how many there are, the first one here, how many are here.
+	Ranks struct{ Size, Start, Local int }
 
 	Log logging.Options
 }
@@ -51,6 +54,9 @@ func upTable(c *upConfig, log *logSettings) *flags.Set {
 				{Name: "host", Default: "127.0.0.1", Value: flags.Text(&c.Host), Help: "Host or address of the front door. It has no authentication: think before you open it to a network."},
 				{Name: "aggregated", Value: flags.Switch(&c.Aggregated), Help: "One engine that does everything, instead of a prefill and a decode engine."},
 				{Name: "step-time", Default: "10ms", Value: duration(&c.StepTime), Help: "How long a step of the engines takes: each gives every running request a token."},
+				{Name: "data-parallel-size", Default: "1", Value: flags.Number(&c.Ranks.Size, 1, math.MaxInt32), Help: "Data-parallel ranks of each engine."},
+				{Name: "data-parallel-start-rank", Default: "0", Value: flags.Number(&c.Ranks.Start, 0, math.MaxInt32), Help: "The first rank that is here."},
+				{Name: "data-parallel-size-local", Value: flags.Number(&c.Ranks.Local, 1, math.MaxInt32), Help: "The number of ranks that are here. Without it, all from the first one on."},
 			}},
 			{Title: "Logging", Variables: log.variables()},
 		},

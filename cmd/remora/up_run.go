@@ -129,15 +129,22 @@ func (d *deployment) part(group *errgroup.Group, name string, run func() error) 
 
 // startEngine runs one simulated engine and returns its gRPC address.
 func (d *deployment) startEngine(ctx context.Context, role protocol.Role, model string) (string, error) {
-	server, err := sim.New(sim.Config{
+	config := sim.Config{
 		Model: model, ServedName: upModel, StepTime: d.config.StepTime, Log: d.log.With(logging.TargetKey, "remora::sim"),
-	})
+		DataParallelSize: d.config.Ranks.Size, DataParallelStartRank: d.config.Ranks.Start, DataParallelSizeLocal: d.config.Ranks.Local,
+	}
+	server, err := sim.New(config)
 	if err != nil {
 		return "", err //nolint:wrapcheck // it names its stage
 	}
-	var l sim.Listeners
-	for _, into := range []*net.Listener{&l.GRPC, &l.HTTP, &l.SideChannel} {
-		if *into, err = net.Listen("tcp", net.JoinHostPort(loopback, "0")); err != nil {
+	_, local := config.LocalRanks()
+	l := sim.Listeners{SideChannels: make([]net.Listener, local)}
+	into := []*net.Listener{&l.GRPC, &l.HTTP}
+	for i := range l.SideChannels {
+		into = append(into, &l.SideChannels[i])
+	}
+	for _, listener := range into {
+		if *listener, err = net.Listen("tcp", net.JoinHostPort(loopback, "0")); err != nil {
 			return "", fmt.Errorf("listen for the %s engine: %w", role, err)
 		}
 	}

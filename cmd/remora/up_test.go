@@ -104,7 +104,7 @@ func (s *small) stops(end context.CancelFunc, most time.Duration, want int) {
 }
 
 func TestUpAnswers(t *testing.T) {
-	for name, args := range map[string][]string{"disaggregated": nil, "aggregated": {"--aggregated"}} {
+	for name, args := range map[string][]string{"disaggregated": nil, "aggregated": {"--aggregated"}, "ranks": {"--data-parallel-size=2"}} {
 		t.Run(name, func(t *testing.T) {
 			s := startUp(t, args...)
 			code, lines := s.post("/v1/chat/completions",

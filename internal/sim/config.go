@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"remora/internal/sim/core"
+	"remora/internal/sim/kvpub"
 	"remora/internal/tinymodel"
 )
 
@@ -18,6 +19,8 @@ var (
 	ErrConfig = errors.New("sim: invalid configuration")
 	// ErrEngineDead is returned by Run some time after the engine met something that a real one does not survive.
 	ErrEngineDead = errors.New("sim: engine core died")
+	// ErrRestart is returned by Run after Restart: the caller is to make another engine that serves at the same addresses.
+	ErrRestart = errors.New("sim: restart")
 	// ErrUsed is returned by a second Run.
 	ErrUsed = errors.New("sim: server has already run")
 )
@@ -39,6 +42,9 @@ type Config struct {
 	MaxBatchedTokens int // tokens of one step; default 2048
 	// PrefillTokensPerStep limits how many of a step's tokens are prompt tokens. Default: MaxBatchedTokens.
 	PrefillTokensPerStep int
+	// DataParallelSize is the number of data-parallel ranks, DataParallelSizeLocal of those that are here, each with blocks of its
+	// own, and DataParallelStartRank the first of these. Defaults: 1, all from the first on, 0.
+	DataParallelSize, DataParallelStartRank, DataParallelSizeLocal int
 	// StepTime is how long a step takes, so how often a running request gets a token. Default 10 ms.
 	StepTime time.Duration
 	// Lease is how long a finished prefill's blocks are held for a reader. Default 30 s.
@@ -49,13 +55,23 @@ type Config struct {
 	DeathLinger time.Duration
 	// Seed stands for the model's weights: engines with different seeds say different things. Default 0.
 	Seed uint64
+	// HashSeed is where block hashes begin, as PYTHONHASHSEED says for a real engine: equal blocks of engines, and of ranks, with
+	// one seed have one name. Default: each rank draws its own.
+	HashSeed uint64
+	// KVEvents says whether and where changes of the prefix cache are published. Default: nowhere.
+	KVEvents kvpub.Config
+	// EventsHost is the address at which wildcard event endpoints listen. Default 127.0.0.1.
+	EventsHost string
+	// EventsNetwork opens the sockets for events. Default: ZeroMQ's.
+	EventsNetwork kvpub.Network
 	// EngineVersion is told as engine_version. Default "0.32.0".
 	EngineVersion string
-	// EngineID names this engine in hand-offs. Default: a random UUID.
+	// EngineID names this engine in hand-offs; with several ranks each adds _dp and its local number. Default: a random UUID.
 	EngineID string
 	// SideChannelHost is what hand-offs name as remote_host. Default: the address of the side channel's listener.
 	SideChannelHost string
-	// SideChannelPort is what hand-offs name as remote_port. Default: the port of the side channel's listener.
+	// SideChannelPort is what hand-offs of rank 0 name as remote_port; those of other ranks add their number. Default: the port
+	// of the side channel's listener.
 	SideChannelPort int
 	// Faults are those that are on from the start. Server.SetFault turns them on and off later.
 	Faults []Fault
@@ -72,13 +88,17 @@ type Config struct {
 const (
 	maxBlockSize = 1 << 12
 	maxSlots     = 1 << 26
+	maxRanks     = 1 << 16 // of all engines together
 )
 
 func (c Config) withDefaults() (Config, error) {
 	if c.Model == "" {
 		return c, fmt.Errorf("%w: no model", ErrConfig)
 	}
-	for _, n := range []int{c.BlockSize, c.Blocks, c.MaxModelLen, c.MaxSeqs, c.MaxBatchedTokens, c.PrefillTokensPerStep, c.SideChannelPort} {
+	for _, n := range []int{
+		c.BlockSize, c.Blocks, c.MaxModelLen, c.MaxSeqs, c.MaxBatchedTokens, c.PrefillTokensPerStep, c.SideChannelPort,
+		c.DataParallelSize, c.DataParallelStartRank, c.DataParallelSizeLocal,
+	} {
 		if n < 0 {
 			return c, fmt.Errorf("%w: sizes must not be negative", ErrConfig)
 		}
@@ -96,8 +116,14 @@ func (c Config) withDefaults() (Config, error) {
 	setDefault(&c.ServedName, c.Model)
 	setDefault(&c.BlockSize, 16)
 	setDefault(&c.Blocks, 1024)
-	if c.BlockSize > maxBlockSize || c.Blocks < 2 || c.Blocks > maxSlots/c.BlockSize {
-		return c, fmt.Errorf("%w: %d blocks of %d tokens", ErrConfig, c.Blocks, c.BlockSize)
+	setDefault(&c.DataParallelSize, 1)
+	_, c.DataParallelSizeLocal = c.LocalRanks()
+	if c.DataParallelSize > maxRanks || c.DataParallelSizeLocal < 1 || c.DataParallelSizeLocal > c.DataParallelSize-c.DataParallelStartRank {
+		return c, fmt.Errorf("%w: %d local data-parallel ranks from rank %d on do not fit in %d", ErrConfig,
+			c.DataParallelSizeLocal, c.DataParallelStartRank, c.DataParallelSize)
+	}
+	if c.BlockSize > maxBlockSize || c.Blocks < 2 || c.Blocks > maxSlots/c.BlockSize/c.DataParallelSizeLocal {
+		return c, fmt.Errorf("%w: %d blocks of %d tokens on each of %d ranks", ErrConfig, c.Blocks, c.BlockSize, c.DataParallelSizeLocal)
 	}
 	setDefault(&c.MaxModelLen, min(tinymodel.MaxContext, (c.Blocks-1)*c.BlockSize))
 	setDefault(&c.MaxSeqs, 64)
@@ -110,6 +136,15 @@ func (c Config) withDefaults() (Config, error) {
 	setDefault(&c.ReadDelay, 2*time.Second)
 	setDefault(&c.EngineVersion, "0.32.0")
 	setDefault(&c.EngineID, newUUID())
+	setDefault(&c.EventsHost, "127.0.0.1")
+	if c.EventsNetwork == nil {
+		c.EventsNetwork = kvpub.ZeroMQ{}
+	}
+	events, err := c.KVEvents.WithDefaults()
+	if err != nil {
+		return c, fmt.Errorf("%w: %w", ErrConfig, err)
+	}
+	c.KVEvents = events
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
@@ -119,6 +154,14 @@ func (c Config) withDefaults() (Config, error) {
 		}
 	}
 	return c, nil
+}
+
+// LocalRanks are the first local data-parallel rank and the number of local ones, defaults filled in. Whether they make sense
+// is for New to say.
+func (c Config) LocalRanks() (first, count int) {
+	setDefault(&c.DataParallelSize, 1)
+	setDefault(&c.DataParallelSizeLocal, c.DataParallelSize-c.DataParallelStartRank)
+	return c.DataParallelStartRank, c.DataParallelSizeLocal
 }
 
 func setDefault[T comparable](field *T, value T) {
@@ -140,6 +183,8 @@ func (c Config) core() core.Config {
 		EngineID:         c.EngineID,
 		Seed:             c.Seed,
 		Vocab:            vocab(),
+		HashSeed:         c.HashSeed,
+		KVEvents:         c.KVEvents.Enable,
 	}
 }
 

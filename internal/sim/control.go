@@ -17,7 +17,8 @@ type control struct {
 	s *Server
 }
 
-// GetServerInfo describes the engine. It answers for a dead one too.
+// GetServerInfo describes the engine: of the local ranks the first and how many, of blocks the sum over them, of everything
+// else what one of them has. It answers for a dead one too.
 func (c *control) GetServerInfo(context.Context, *pb.GetServerInfoRequest) (*pb.ServerInfo, error) {
 	cfg := c.s.cfg
 	blockSize := uint64(cfg.BlockSize)
@@ -28,14 +29,15 @@ func (c *control) GetServerInfo(context.Context, *pb.GetServerInfoRequest) (*pb.
 		Parallelism: &pb.ParallelismInfo{
 			TensorParallelSize:        1,
 			PipelineParallelSize:      1,
-			DataParallelSize:          1,
+			DataParallelSize:          uint32(cfg.DataParallelSize),
+			DataParallelRank:          uint32(cfg.DataParallelStartRank),
 			DecodeContextParallelSize: 1,
-			WorldSize:                 1,
-			DataParallelSizeLocal:     1,
+			WorldSize:                 1, // of one rank
+			DataParallelSizeLocal:     uint32(cfg.DataParallelSizeLocal),
 		},
 		MaxModelLen:                 uint32(cfg.MaxModelLen),
 		KvBlockSize:                 uint32(cfg.BlockSize),
-		TotalKvBlocks:               uint64(cfg.Blocks),
+		TotalKvBlocks:               uint64(cfg.Blocks) * uint64(cfg.DataParallelSizeLocal),
 		MaxRunningRequests:          uint64(cfg.MaxSeqs),
 		MaxBatchedTokens:            uint64(cfg.MaxBatchedTokens),
 		Rl:                          &pb.RlCapabilities{},
@@ -65,15 +67,12 @@ func (c *control) Abort(ctx context.Context, req *pb.AbortRequest) (*pb.AbortRes
 			ids[id] = true
 		}
 	}
-	if err := c.s.loop.abort(ctx, ids); err != nil && ctx.Err() != nil {
-		return nil, status.FromContextError(ctx.Err()).Err()
+	for _, r := range c.s.ranks {
+		if err := r.loop.abort(ctx, ids); err != nil && ctx.Err() != nil {
+			return nil, status.FromContextError(ctx.Err()).Err()
+		}
 	}
 	return &pb.AbortResponse{}, nil
-}
-
-// GetKvEventSources lists nothing: this engine publishes no events.
-func (c *control) GetKvEventSources(context.Context, *pb.GetKvEventSourcesRequest) (*pb.GetKvEventSourcesResponse, error) {
-	return &pb.GetKvEventSourcesResponse{}, nil
 }
 
 func noLora() error {

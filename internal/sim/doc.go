@@ -1,13 +1,14 @@
 // Package sim is a stand-in for a vLLM engine: a gRPC server with vLLM's services (vllm.Inference, vllm.Control and
 // grpc.health.v1) that a sidecar takes for the real one, an HTTP server with /health and /metrics, and a side channel over
-// which engines hand KV to each other. What the engine does is in the sub-package core; this package gives it time, requests
-// and peers.
+// which engines hand KV to each other. It publishes its KV events over ZeroMQ. A server has one engine for each of its
+// data-parallel ranks. What an engine does is in the sub-package core, how its events are written in kvpub; this package gives it
+// time, requests and peers.
 //
 // # Goroutines
 //
-// Server.Run owns all of them and returns when the last one has ended: the engine loop, which alone touches the core; one
-// accept loop for each listener; one goroutine for each connection of the side channel; one for each transfer or notification
-// under way to another engine. gRPC and HTTP handlers run on their libraries' goroutines, which Run waits for too.
+// Server.Run owns all of them and returns when the last one has ended: an engine loop for each rank, which alone touches its
+// core and publishes its events; those of the event sockets; one accept loop for each listener; one goroutine for each
+// connection of the side channel; one for each transfer or notification under way to another engine. gRPC and HTTP handlers run on their libraries' goroutines, which Run waits for too.
 //
 // # What it copies and what it spoils
 //

@@ -3,6 +3,7 @@ package sim
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"testing"
@@ -44,7 +45,7 @@ type engine struct {
 	done  chan error
 }
 
-// start runs an engine until the test ends. Name is its side channel's address in the network, port 1.
+// start runs an engine until the test ends. Name is its side channel's address in the network, port 1 for rank 0.
 func start(t *testing.T, nw network, name string, change func(*Config)) *engine {
 	t.Helper()
 	return startWith(t, nw, name, nil, change)
@@ -64,18 +65,26 @@ func startWith(t *testing.T, nw network, name string, web net.Listener, change f
 	if err != nil {
 		t.Fatal(err)
 	}
-	front, side := memnet.Listen(1<<16), memnet.Listen(1<<16)
-	nw[name+":1"] = side
+	front := memnet.Listen(1 << 16)
+	var sides []net.Listener
+	for _, r := range s.ranks {
+		side := memnet.Listen(1 << 16)
+		nw[fmt.Sprintf("%s:%d", name, 1+r.number)] = side
+		sides = append(sides, side)
+	}
 	conn, err := grpc.NewClient("passthrough:///"+name,
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return front.DialContext(ctx) }))
 	if err != nil {
 		t.Fatal(err)
 	}
+	if err := s.Listen(); err != nil { // Run would do it, some time later
+		t.Fatal(err)
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	e := &engine{Server: s, infer: pb.NewInferenceClient(conn), ctrl: pb.NewControlClient(conn), conn: conn, stop: cancel, done: make(chan error, 1)}
 	go func() {
-		e.done <- s.Run(ctx, Listeners{GRPC: front, HTTP: web, SideChannel: side})
+		e.done <- s.Run(ctx, Listeners{GRPC: front, HTTP: web, SideChannels: sides})
 		close(e.done)
 	}()
 	t.Cleanup(func() { e.end() })

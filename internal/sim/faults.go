@@ -40,13 +40,24 @@ const (
 	AbortedErrors Fault = "aborted-errors"
 	// NoAbort: Control.Abort is not implemented.
 	NoAbort Fault = "no-abort"
+	// EventsLost: KV event messages reach no subscriber, as when a queue is full; they can still be replayed. The one fault that
+	// can be turned on for a number of times.
+	EventsLost Fault = "events-lost"
+	// EventsArrays: KV events are arrays instead of maps, as before release 0.24.
+	EventsArrays Fault = "events-arrays"
+	// EventsBytes: block hashes in KV events are 32 bytes, as with VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES=0.
+	EventsBytes Fault = "events-bytes"
+	// EventsOneEndpoint: GetKvEventSources names rank 0's endpoints for every rank: the reader has to add the rank to the ports.
+	EventsOneEndpoint Fault = "events-one-endpoint"
+	// ReplayWithoutTopic: replayed messages have no topic frame, as up to release 0.25.
+	ReplayWithoutTopic Fault = "replay-without-topic"
 )
 
 // Faults lists all names.
 func Faults() []Fault {
 	return []Fault{
 		LateDrop, DropIgnored, CrashLateReceive, HeadFirstExpiry, ReadStall, ReadFail, ReadSlow, BeatLost, NotServing, Death,
-		AbortedErrors, NoAbort,
+		AbortedErrors, NoAbort, EventsLost, EventsArrays, EventsBytes, EventsOneEndpoint, ReplayWithoutTopic,
 	}
 }
 
@@ -68,7 +79,7 @@ func ParseFault(name string) (Fault, error) {
 	return "", fmt.Errorf("%w %q is none of %s", ErrFault, name, strings.Join(names, ", "))
 }
 
-// SetFault turns a fault on or off in a running engine. What has to be done on the engine's own goroutine is done when it
+// SetFault turns a fault on or off in a running engine. What has to be done on the engine's own goroutines is done when it
 // returns nil.
 func (s *Server) SetFault(ctx context.Context, f Fault, on bool) error {
 	if _, err := ParseFault(string(f)); err != nil {
@@ -77,43 +88,86 @@ func (s *Server) SetFault(ctx context.Context, f Fault, on bool) error {
 	if f == Death && !on {
 		return fmt.Errorf("%w %s: cannot be undone", ErrFault, f)
 	}
-	return s.loop.call(ctx, func() { s.apply(f, on) })
+	times := 0
+	if on {
+		times = always
+	}
+	s.faults.set(f, times)
+	s.applyServer(f, on)
+	for _, r := range s.ranks {
+		if err := r.loop.call(ctx, func() { r.apply(f, on) }); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
-// apply belongs to the engine's goroutine, or to New.
-func (s *Server) apply(f Fault, on bool) {
-	s.faults.set(f, on)
-	switch f {
-	case CrashLateReceive:
-		s.loop.engine.SetCrashLateReceive(on)
-	case HeadFirstExpiry:
-		s.loop.engine.SetHeadFirstExpiry(on)
+// LoseEvents keeps the next n KV event messages, of whatever rank, from all subscribers.
+func (s *Server) LoseEvents(n int) error {
+	if n < 1 {
+		return fmt.Errorf("%w %s: %d times", ErrFault, EventsLost, n)
+	}
+	s.faults.set(EventsLost, n)
+	return nil
+}
+
+// applyServer does what a fault does to the servers.
+func (s *Server) applyServer(f Fault, on bool) {
+	switch f { //nolint:exhaustive // the others are looked at where they matter
 	case NotServing:
 		s.health.serve(!on)
-	case Death:
-		s.loop.engine.Kill()
-	case LateDrop, DropIgnored, ReadStall, ReadFail, ReadSlow, BeatLost, AbortedErrors, NoAbort:
-		// looked at where they matter
+	case ReplayWithoutTopic:
+		for _, r := range s.ranks {
+			if r.events != nil {
+				r.events.SetLegacyReplay(on)
+			}
+		}
 	}
 }
+
+// apply does what a fault does to an engine core. It belongs to the rank's goroutine, or to New.
+func (r *rank) apply(f Fault, on bool) {
+	switch f { //nolint:exhaustive // the others are looked at where they matter
+	case CrashLateReceive:
+		r.loop.engine.SetCrashLateReceive(on)
+	case HeadFirstExpiry:
+		r.loop.engine.SetHeadFirstExpiry(on)
+	case Death:
+		r.loop.engine.Kill()
+	}
+}
+
+// always is a number of times without an end.
+const always = -1
 
 // faultSet is which faults are on.
 type faultSet struct {
 	mu      sync.Mutex
-	active  map[Fault]bool // guarded by mu
-	changed chan struct{}  // guarded by mu; closed and replaced by set
+	active  map[Fault]int // guarded by mu; how often they still strike: 0 is off
+	changed chan struct{} // guarded by mu; closed and replaced by set
 }
 
 func newFaultSet() *faultSet {
-	return &faultSet{active: make(map[Fault]bool), changed: make(chan struct{})}
+	return &faultSet{active: make(map[Fault]int), changed: make(chan struct{})}
 }
 
-func (fs *faultSet) set(f Fault, on bool) {
+func (fs *faultSet) set(f Fault, times int) {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
-	fs.active[f] = on
+	fs.active[f] = times
 	close(fs.changed)
 	fs.changed = make(chan struct{})
+}
+
+// spend says whether a fault strikes now, and counts it.
+func (fs *faultSet) spend(f Fault) bool {
+	fs.mu.Lock()
+	defer fs.mu.Unlock()
+	times := fs.active[f]
+	if times > 0 {
+		fs.active[f]--
+	}
+	return times != 0
 }
 
 func (fs *faultSet) on(f Fault) bool {
@@ -125,7 +179,7 @@ func (fs *faultSet) on(f Fault) bool {
 func (fs *faultSet) look(f Fault) (on bool, changed <-chan struct{}) {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
-	return fs.active[f], fs.changed
+	return fs.active[f] != 0, fs.changed
 }
 
 // beforeRead lets a transfer wait or fail as the faults say.

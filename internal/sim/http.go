@@ -15,7 +15,7 @@ import (
 func (s *Server) httpHandler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /health", func(w http.ResponseWriter, _ *http.Request) {
-		if s.loop.snapshot().Dead || s.faults.on(NotServing) {
+		if s.dead() || s.faults.on(NotServing) {
 			w.WriteHeader(http.StatusServiceUnavailable)
 		}
 	})
@@ -29,6 +29,7 @@ func (s *Server) httpHandler() http.Handler {
 	})
 	mux.HandleFunc("GET /sim/fault", s.listFaults)
 	mux.HandleFunc("POST /sim/fault", s.switchFault)
+	mux.HandleFunc("POST /sim/restart", s.restartPage)
 	return mux
 }
 
@@ -40,14 +41,23 @@ func (s *Server) listFaults(w http.ResponseWriter, _ *http.Request) {
 	}
 }
 
-// switchFault is POST /sim/fault?name=read-stall&on=true. What cannot be is a 400 with the reason.
+// switchFault is POST /sim/fault?name=read-stall&on=true, or POST /sim/fault?name=events-lost&times=3. What cannot be is a 400
+// with the reason.
 func (s *Server) switchFault(w http.ResponseWriter, r *http.Request) {
+	name := Fault(r.FormValue("name"))
+	if times := r.FormValue("times"); times != "" {
+		if n, err := strconv.Atoi(times); err != nil || name != EventsLost || s.LoseEvents(n) != nil {
+			http.Error(w, "times is a number from 1 on, of "+string(EventsLost), http.StatusBadRequest)
+			return
+		}
+		return
+	}
 	on, err := strconv.ParseBool(r.FormValue("on"))
 	if err != nil {
 		http.Error(w, "on must be true or false", http.StatusBadRequest)
 		return
 	}
-	switch err := s.SetFault(r.Context(), Fault(r.FormValue("name")), on); {
+	switch err := s.SetFault(r.Context(), name, on); {
 	case errors.Is(err, ErrFault):
 		http.Error(w, err.Error(), http.StatusBadRequest)
 	case err != nil:
@@ -59,38 +69,54 @@ func (s *Server) httpServer() *http.Server {
 	return &http.Server{Handler: s.httpHandler(), ReadHeaderTimeout: 5 * time.Second, ErrorLog: nil}
 }
 
-// metrics writes vLLM's metrics, as far as the simulator has them, in Prometheus' text format.
+// metrics writes vLLM's metrics, as far as the simulator has them, in Prometheus' text format: a sample for each local rank,
+// whose number is the label engine.
 func (s *Server) metrics() string {
-	st := s.loop.snapshot()
-	w := &metricWriter{labels: fmt.Sprintf("engine=\"0\",model_name=%q", escapeLabel(s.cfg.ServedName))}
+	w := &metricWriter{stats: s.RankStats()}
+	for _, r := range s.ranks {
+		w.labels = append(w.labels, fmt.Sprintf("engine=\"%d\",model_name=%q", r.number, escapeLabel(s.cfg.ServedName)))
+	}
+	count := func(n func(core.Stats) int) func(core.Stats) float64 {
+		return func(st core.Stats) float64 { return float64(n(st)) }
+	}
 	w.family("vllm:num_requests_running", "gauge", "Requests in the running batch.")
-	w.sample("", float64(st.Running))
+	w.sample("", count(func(st core.Stats) int { return st.Running }))
 	w.family("vllm:num_requests_waiting", "gauge", "Requests that are queued, for whatever reason.")
-	w.sample("", float64(st.Waiting))
+	w.sample("", count(func(st core.Stats) int { return st.Waiting }))
 	w.family("vllm:num_requests_waiting_by_reason", "gauge", "Queued requests: capacity, or deferred while their KV is fetched.")
-	w.sample(`reason="capacity"`, float64(st.Waiting-st.Deferred))
-	w.sample(`reason="deferred"`, float64(st.Deferred))
+	w.sample(`reason="capacity"`, count(func(st core.Stats) int { return st.Waiting - st.Deferred }))
+	w.sample(`reason="deferred"`, count(func(st core.Stats) int { return st.Deferred }))
 	w.family("vllm:kv_cache_usage_perc", "gauge", "Share of KV blocks in use, held ones included; 1 is all.")
-	w.sample("", st.Usage())
-	w.counter("vllm:prefix_cache_queries_total", "Prompt tokens looked up in the prefix cache.", st.CacheQueries)
-	w.counter("vllm:prefix_cache_hits_total", "Prompt tokens found in the prefix cache.", st.CacheHits)
-	w.counter("vllm:external_prefix_cache_queries_total", "Prompt tokens asked of another engine.", st.ExternalQueries)
-	w.counter("vllm:external_prefix_cache_hits_total", "Prompt tokens received from another engine.", st.ExternalHits)
-	w.counter("vllm:prompt_tokens_total", "Prompt tokens of started requests.", st.PromptTokens)
-	w.counter("vllm:generation_tokens_total", "Generated tokens.", st.GeneratedTokens)
-	w.counter("vllm:num_preemptions_total", "Running requests that lost their blocks.", st.Preemptions)
+	w.sample("", core.Stats.Usage)
+	for _, c := range []struct {
+		name, help string
+		value      func(core.Stats) int
+	}{
+		{"prefix_cache_queries", "Prompt tokens looked up in the prefix cache.", func(st core.Stats) int { return st.CacheQueries }},
+		{"prefix_cache_hits", "Prompt tokens found in the prefix cache.", func(st core.Stats) int { return st.CacheHits }},
+		{"external_prefix_cache_queries", "Prompt tokens asked of another engine.", func(st core.Stats) int { return st.ExternalQueries }},
+		{"external_prefix_cache_hits", "Prompt tokens received from another engine.", func(st core.Stats) int { return st.ExternalHits }},
+		{"prompt_tokens", "Prompt tokens of started requests.", func(st core.Stats) int { return st.PromptTokens }},
+		{"generation_tokens", "Generated tokens.", func(st core.Stats) int { return st.GeneratedTokens }},
+		{"num_preemptions", "Running requests that lost their blocks.", func(st core.Stats) int { return st.Preemptions }},
+	} {
+		w.family("vllm:"+c.name+"_total", "counter", c.help)
+		w.sample("", count(c.value))
+	}
 	w.family("vllm:request_success_total", "counter", "Ended requests by reason.")
-	w.sample(`finished_reason="stop"`, float64(st.Finished[core.Stop]))
-	w.sample(`finished_reason="length"`, float64(st.Finished[core.Length]))
-	w.sample(`finished_reason="abort"`, float64(st.Finished[core.Aborted]))
-	w.sample(`finished_reason="error"`, float64(st.Finished[core.Failed]+st.Finished[core.Fatal]))
+	w.sample(`finished_reason="stop"`, count(func(st core.Stats) int { return st.Finished[core.Stop] }))
+	w.sample(`finished_reason="length"`, count(func(st core.Stats) int { return st.Finished[core.Length] }))
+	w.sample(`finished_reason="abort"`, count(func(st core.Stats) int { return st.Finished[core.Aborted] }))
+	w.sample(`finished_reason="error"`, count(func(st core.Stats) int { return st.Finished[core.Failed] + st.Finished[core.Fatal] }))
 	return w.text.String()
 }
 
+// metricWriter writes families with a sample for each rank.
 type metricWriter struct {
 	text   strings.Builder
 	name   string
-	labels string
+	labels []string     // by rank
+	stats  []core.Stats // likewise
 }
 
 func (w *metricWriter) family(name, kind, help string) {
@@ -98,17 +124,13 @@ func (w *metricWriter) family(name, kind, help string) {
 	fmt.Fprintf(&w.text, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, kind)
 }
 
-func (w *metricWriter) sample(label string, value float64) {
-	labels := w.labels
-	if label != "" {
-		labels += "," + label
+func (w *metricWriter) sample(label string, value func(core.Stats) float64) {
+	for i, labels := range w.labels {
+		if label != "" {
+			labels += "," + label
+		}
+		fmt.Fprintf(&w.text, "%s{%s} %v\n", w.name, labels, value(w.stats[i]))
 	}
-	fmt.Fprintf(&w.text, "%s{%s} %v\n", w.name, labels, value)
-}
-
-func (w *metricWriter) counter(name, help string, value int) {
-	w.family(name, "counter", help)
-	w.sample("", float64(value))
 }
 
 // escapeLabel drops what the text format cannot carry in a quoted value; quoting itself does the rest.

@@ -60,7 +60,12 @@ func (i *inference) generate(ctx context.Context, req *pb.GenerateRequest, accep
 	if ctx.Err() != nil { // gone before the engine heard of it: nothing is submitted
 		return status.FromContextError(ctx.Err()).Err()
 	}
-	st, err := i.s.loop.submit(ctx, j.external, j.core)
+	r, err := i.s.place(j.rank)
+	if err != nil {
+		return err
+	}
+	defer r.live.Add(-1)
+	st, err := r.loop.submit(ctx, j.external, j.core)
 	switch {
 	case errors.Is(err, core.ErrDead):
 		return errFatal()
@@ -70,23 +75,23 @@ func (i *inference) generate(ctx context.Context, req *pb.GenerateRequest, accep
 		return status.FromContextError(err).Err()
 	}
 	if err := accepted(); err != nil {
-		i.drop(st)
+		i.drop(r, st)
 		return err
 	}
-	return i.pump(ctx, j, st, send)
+	return i.pump(ctx, j, r, st, send)
 }
 
 // pump carries results to the client until the request or the client ends.
-func (i *inference) pump(ctx context.Context, j *job, st *stream, send func(*pb.GenerateResponse) error) error {
+func (i *inference) pump(ctx context.Context, j *job, r *rank, st *stream, send func(*pb.GenerateResponse) error) error {
 	var outs []core.Output
 	for {
 		select {
 		case <-st.ready:
 		case <-ctx.Done():
-			i.drop(st)
+			i.drop(r, st)
 			return status.FromContextError(ctx.Err()).Err()
 		case <-i.s.stopping:
-			i.s.loop.leave(st, core.Aborted)
+			r.loop.leave(st, core.Aborted)
 			return errStopping()
 		}
 		outs = st.take(outs)
@@ -94,16 +99,16 @@ func (i *inference) pump(ctx context.Context, j *job, st *stream, send func(*pb.
 			if out.Reason == core.Failed && i.s.faults.on(AbortedErrors) {
 				out.Reason = core.Aborted
 			}
-			msgs, finished, cut, err := j.answer.add(out, i.s.address)
+			msgs, finished, cut, err := j.answer.add(out, r.address)
 			if err != nil {
 				return err
 			}
 			if cut {
-				i.s.loop.leave(st, core.Stop)
+				r.loop.leave(st, core.Stop)
 			}
 			for _, m := range msgs {
 				if err := send(m); err != nil {
-					i.drop(st)
+					i.drop(r, st)
 					return err
 				}
 			}
@@ -115,17 +120,17 @@ func (i *inference) pump(ctx context.Context, j *job, st *stream, send func(*pb.
 }
 
 // drop aborts a request whose client has gone. With a fault the request outlives it, for a while or to its end.
-func (i *inference) drop(st *stream) {
+func (i *inference) drop(r *rank, st *stream) {
 	switch {
 	case i.s.faults.on(DropIgnored):
-		i.s.loop.abandon(st, false)
+		r.loop.abandon(st, false)
 		return
 	case i.s.faults.on(LateDrop):
-		i.s.loop.abandon(st, true)
+		r.loop.abandon(st, true)
 		return
 	}
 	i.s.cfg.Log.Info("auto-aborting request due to dropped stream", "request_id", st.id)
-	i.s.loop.leave(st, core.Aborted)
+	r.loop.leave(st, core.Aborted)
 }
 
 func errStopping() error { return status.Error(codes.Unavailable, "engine is shutting down") }

@@ -21,8 +21,10 @@ type loop struct {
 	fetch    *fetcher  // nil: no connector
 	calls    chan func()
 	quit     chan struct{} // closed by run when it returns
-	died     chan struct{} // closed by run when the engine has died
 	onDeath  func()        // set once; called by run when the engine has died, before any stream learns of it
+	noticed  bool          // onDeath was called; owned by run
+	// publishEvents takes what a step did to the prefix cache; nil: nobody. Set once, before run.
+	publishEvents func([]core.Event)
 
 	streams map[string]*stream // internal id -> reader; owned by run
 
@@ -36,7 +38,6 @@ func newLoop(engine *core.Engine, stepTime time.Duration, onDeath func()) *loop 
 		stepTime: stepTime,
 		calls:    make(chan func()),
 		quit:     make(chan struct{}),
-		died:     make(chan struct{}),
 		onDeath:  onDeath,
 		streams:  make(map[string]*stream),
 	}
@@ -106,9 +107,12 @@ func (l *loop) drain() {
 	}
 }
 
-// deliver hands results to their readers and renews the published statistics.
+// deliver hands results to their readers, tells subscribers of the cache, and renews the published statistics.
 func (l *loop) deliver() {
 	l.publish()
+	if events := l.engine.TakeEvents(); len(events) > 0 && l.publishEvents != nil {
+		l.publishEvents(events)
+	}
 	l.noticeDeath()
 	for _, out := range l.engine.Take() {
 		st, ok := l.streams[out.ID]
@@ -130,14 +134,9 @@ func (l *loop) deliver() {
 
 // noticeDeath tells of the engine's death, once.
 func (l *loop) noticeDeath() {
-	if !l.engine.Dead() {
-		return
-	}
-	select {
-	case <-l.died:
-	default:
+	if l.engine.Dead() && !l.noticed {
+		l.noticed = true
 		l.onDeath()
-		close(l.died)
 	}
 }
 

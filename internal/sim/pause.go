@@ -2,6 +2,7 @@ package sim
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -23,11 +24,11 @@ func (c *control) PauseGeneration(ctx context.Context, req *pb.PauseGenerationRe
 	default:
 		return nil, invalid("unknown pause mode %d", req.GetMode())
 	}
-	err := c.utility(ctx, "pause_scheduler", func(e *core.Engine) {
-		e.SetPause(level)
+	err := c.utility(ctx, "pause_scheduler", func(l *loop) {
+		l.engine.SetPause(level)
 		if mode := req.GetMode(); mode == pb.PauseMode_PAUSE_MODE_UNSPECIFIED || mode == pb.PauseMode_PAUSE_MODE_ABORT {
-			for id := range c.s.loop.streams {
-				e.Cancel(id, core.Aborted)
+			for id := range l.streams {
+				l.engine.Cancel(id, core.Aborted)
 			}
 		}
 	})
@@ -38,7 +39,12 @@ func (c *control) PauseGeneration(ctx context.Context, req *pb.PauseGenerationRe
 		return nil, err
 	}
 	if req.ClearCache == nil || req.GetClearCache() {
-		if err := c.utility(ctx, "reset_prefix_cache", (*core.Engine).ClearCache); err != nil {
+		err := c.utility(ctx, "reset_prefix_cache", func(l *loop) {
+			if !l.engine.ClearCache() {
+				c.s.cfg.Log.Warn("the prefix cache is not cleared: some blocks are in use")
+			}
+		})
+		if err != nil {
 			return nil, err
 		}
 	}
@@ -50,7 +56,7 @@ func (c *control) waitIdle(ctx context.Context, level core.Pause) error {
 	tick := time.NewTicker(c.s.cfg.StepTime)
 	defer tick.Stop()
 	for level == core.PauseNew {
-		if st := c.s.loop.snapshot(); st.Running == 0 || st.Dead {
+		if !slices.ContainsFunc(c.s.RankStats(), func(st core.Stats) bool { return st.Running > 0 && !st.Dead }) {
 			return nil
 		}
 		select {
@@ -66,32 +72,35 @@ func (c *control) waitIdle(ctx context.Context, level core.Pause) error {
 
 // ResumeGeneration ends a pause.
 func (c *control) ResumeGeneration(ctx context.Context, _ *pb.ResumeGenerationRequest) (*pb.ResumeGenerationResponse, error) {
-	err := c.utility(ctx, "resume_scheduler", func(e *core.Engine) { e.SetPause(core.PauseNone) })
+	err := c.utility(ctx, "resume_scheduler", func(l *loop) { l.engine.SetPause(core.PauseNone) })
 	return &pb.ResumeGenerationResponse{}, err
 }
 
 // IsPaused says whether a pause is on.
 func (c *control) IsPaused(ctx context.Context, _ *pb.IsPausedRequest) (*pb.IsPausedResponse, error) {
 	paused := false
-	err := c.utility(ctx, "is_scheduler_paused", func(e *core.Engine) { paused = e.Paused() != core.PauseNone })
+	err := c.utility(ctx, "is_scheduler_paused", func(l *loop) { paused = l.engine.Paused() != core.PauseNone })
 	return &pb.IsPausedResponse{Paused: paused}, err
 }
 
-// utility runs f on the engine, as calls that only the engine core can answer do: a dead one answers none.
-func (c *control) utility(ctx context.Context, name string, f func(*core.Engine)) error {
-	dead := false
-	err := c.s.loop.call(ctx, func() {
-		if dead = c.s.loop.engine.Dead(); !dead {
-			f(c.s.loop.engine)
+// utility runs f on the engine core of each rank, one after the other, as calls that only the engine cores can answer do: a
+// dead one answers none.
+func (c *control) utility(ctx context.Context, name string, f func(*loop)) error {
+	for _, r := range c.s.ranks {
+		dead := false
+		err := r.loop.call(ctx, func() {
+			if dead = r.loop.engine.Dead(); !dead {
+				f(r.loop)
+			}
+		})
+		switch {
+		case dead:
+			return status.Errorf(codes.Internal, "%s failed: engine-core error: engine core reported fatal failure", name)
+		case err != nil && ctx.Err() != nil:
+			return status.FromContextError(ctx.Err()).Err()
+		case err != nil:
+			return errStopping()
 		}
-	})
-	switch {
-	case dead:
-		return status.Errorf(codes.Internal, "%s failed: engine-core error: engine core reported fatal failure", name)
-	case err != nil && ctx.Err() != nil:
-		return status.FromContextError(ctx.Err()).Err()
-	case err != nil:
-		return errStopping()
 	}
 	return nil
 }

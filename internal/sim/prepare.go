@@ -21,6 +21,7 @@ const maxLogprobs = 20
 // job is a request that the engine has accepted.
 type job struct {
 	external string
+	rank     *uint32 // that shall take it; nil: any
 	core     core.Request
 	answer   answer
 }
@@ -32,10 +33,11 @@ func invalid(format string, args ...any) error {
 // prepare checks a request as the engine's front end does, in its order and with its words, and translates it. Every error is
 // a status.
 func (s *Server) prepare(req *pb.GenerateRequest, ranks []string) (*job, error) {
-	if err := checkRank(ranks); err != nil {
+	rank, err := parseRank(ranks)
+	if err != nil {
 		return nil, err
 	}
-	j := &job{external: req.GetRequestId()}
+	j := &job{external: req.GetRequestId(), rank: rank}
 	if j.external == "" {
 		j.external = newUUID()
 	}
@@ -67,19 +69,17 @@ func (s *Server) prepare(req *pb.GenerateRequest, ranks []string) (*job, error) 
 	return j, nil
 }
 
-// checkRank reads x-data-parallel-rank. This engine is rank 0 of 1.
-func checkRank(values []string) error {
+// parseRank reads x-data-parallel-rank. Whether there is such a rank shows later, when the request is placed.
+func parseRank(values []string) (*uint32, error) {
 	if len(values) == 0 {
-		return nil
+		return nil, nil //nolint:nilnil // no rank is asked for
 	}
 	rank, err := strconv.ParseUint(strings.TrimSpace(values[0]), 10, 32)
 	if err != nil {
-		return invalid("x-data-parallel-rank metadata must be an unsigned 32-bit integer")
+		return nil, invalid("x-data-parallel-rank metadata must be an unsigned 32-bit integer")
 	}
-	if rank != 0 {
-		return invalid("engine-core error: data parallel rank %d is not connected to this frontend; connected ranks: [0]", rank)
-	}
-	return nil
+	number := uint32(rank)
+	return &number, nil
 }
 
 // checkShape refuses what cannot be translated at all.

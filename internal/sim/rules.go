@@ -1,8 +1,10 @@
 package sim
 
+import "slices"
+
 // Rule is one thing that a real engine was seen to do and this one does as well, or that it is known not to do. Section and
-// Row say where it is written down: the sections are those of the project's notes on vLLM 0.32.0 (B streams and aborts, D
-// hand-offs, I questions that were open), whose rows were measured unless the section says otherwise. Tests cite rules by
+// Row say where it is written down: the sections are those of the project's notes on vLLM 0.32.0 (A messages, B streams and
+// aborts, D hand-offs, E KV events, I questions that were open), whose rows were measured unless the section says otherwise. Tests cite rules by
 // name; one fails when a rule is cited by no test, or a test cites a rule that is not here.
 type Rule struct {
 	Name    string
@@ -13,7 +15,7 @@ type Rule struct {
 
 // Rules lists them in the order of their sections.
 func Rules() []Rule {
-	return append(append(streamRules(), handOffRules()...), engineRules()...)
+	return slices.Concat(streamRules(), handOffRules(), eventRules(), engineRules())
 }
 
 // streamRules are those of one engine and its client.
@@ -95,6 +97,31 @@ func handOffRules() []Rule {
 	}
 }
 
+// eventRules are those of KV events and data-parallel ranks.
+func eventRules() []Rule {
+	return []Rule{
+		{Name: "rank-info", Section: "A.6", Row: "GetServerInfo: blocks are summed over the local ranks; sizes, limits and world size are one rank's"},
+		{Name: "rank-metadata", Section: "B.4, B.5", Row: "global rank, blanks ignored: no u32 is INVALID_ARGUMENT, no local rank likewise, after all other checks"},
+		{Name: "rank-balance", Section: "B.5, from source", Row: "no rank: the one with the fewest live requests by the front end's count (the first of several)"},
+		{Name: "rank-pools", Section: "B.5, D.1, from source", Row: "each rank has its own blocks, cache, engine id (_dp and local number) and side-channel port"},
+		{Name: "events-config", Section: "E.1", Row: "fields and defaults of the configuration; each rank's port is rank 0's plus the rank"},
+		{Name: "events-sources", Section: "A.6, B.5", Row: "GetKvEventSources: endpoints as configured, one source a rank, none without events"},
+		{Name: "events-frames", Section: "E.2", Row: "topic, sequence of 8 bytes from 0, MessagePack of [seconds, events, rank]"},
+		{Name: "events-forms", Section: "E.2", Row: "maps with exactly the recorded keys; arrays in older releases"},
+		{Name: "events-stored", Section: "E.2", Row: "one BlockStored for all blocks of a prompt that are new, another one when an answer fills a block"},
+		{Name: "events-removed", Section: "E.2", Row: "one BlockRemoved for each evicted block, before the store that it made room for"},
+		{Name: "events-step", Section: "E.2, from source", Row: "a message is what one step did, published at its end; nothing, no message"},
+		{Name: "events-cleared", Section: "E.2", Row: "AllBlocksCleared waits for the head of the next message"},
+		{Name: "events-clear-in-use", Section: "from source", Row: "the cache is not cleared while a block is in use"},
+		{Name: "events-salt", Section: "E.2", Row: "a cache salt is in extra_keys, of the prompt's first block alone (the latter from source)"},
+		{Name: "events-fetched", Section: "E.2", Row: "D tells of fetched blocks in one event when it has them; nothing before, nothing after an abort"},
+		{Name: "events-hash", Section: "E.3", Row: "hashes are u64, or 32 bytes that end in them, and begin at a seed"},
+		{Name: "events-replay", Section: "E.5", Row: "batches from a number on, as far back as buffer_steps, and an end marker; older releases send no topic"},
+		{Name: "events-lost", Section: "E.1", Row: "a message that a subscriber has no room for is lost to it, and keeps its number"},
+		{Name: "cache-metrics", Section: "F", Row: "prefix_cache_queries and _hits count tokens; the label engine is the rank"},
+	}
+}
+
 // engineRules are those of the engine core, and of the server around it.
 func engineRules() []Rule {
 	return []Rule{
@@ -118,8 +145,8 @@ func engineRules() []Rule {
 		{Name: "drop-before-output", Section: "I.2", Row: "a drop before the first output is noticed at once"},
 		{Name: "no-limit", Section: "I.3", Row: "max_new_tokens 0 is the model length without the prompt"},
 		{Name: "no-proto-version", Section: "I.4", Row: "ServerInfo has no proto_version"},
-		{Name: "event-endpoint", Section: "I.5", Row: "open: whether an event endpoint has its rank added", Outside: "no KV events are published"},
-		{Name: "replay-end", Section: "I.6", Row: "the end marker of a replay", Outside: "no KV events are published"},
+		{Name: "event-endpoint", Section: "I.5", Row: "open: whether an event endpoint is told with its rank added; here it is, with a fault it is not"},
+		{Name: "replay-end", Section: "I.6", Row: "as events-replay"},
 		{Name: "refused-by-d", Section: "I.7", Row: "as d-refuses"},
 		{Name: "empty-blocks", Section: "I.8", Row: "as blocks-empty, blocks-too-few and blocks-flat"},
 		{Name: "missing-port", Section: "I.9", Row: "as key-missing"},

@@ -27,7 +27,7 @@ func citations(t *testing.T) map[string][]string {
 	t.Helper()
 	cites := map[string][]string{}
 	list := regexp.MustCompile(`(?s)\bRules: ([a-z0-9, \n-]+)\.`)
-	for _, dir := range []string{".", "core"} {
+	for _, dir := range []string{".", "core", "kvpub"} {
 		files, err := filepath.Glob(filepath.Join(dir, "*_test.go"))
 		if err != nil {
 			t.Fatal(err)

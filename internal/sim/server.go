@@ -16,7 +16,6 @@ import (
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/keepalive"
 
-	"remora/internal/sim/core"
 	pb "remora/proto/vllm"
 )
 
@@ -25,21 +24,25 @@ const stopGrace = 2 * time.Second
 
 // Server is one simulated engine. Make it with New and start it with Run.
 type Server struct {
-	cfg        Config // set once
-	instanceID string // set once
-	loop       *loop
-	health     *healthServer
-	faults     *faultSet
-	stopping   chan struct{} // closed by Run when its context ends
-	used       atomic.Bool
-	address    address  // set once by Run, before anything is served
-	fetch      *fetcher // set once by Run; nil without a side channel
+	cfg         Config  // set once
+	instanceID  string  // set once
+	ranks       []*rank // set once; the local ones, lowest first
+	health      *healthServer
+	faults      *faultSet
+	stopping    chan struct{} // closed by Run when its context ends
+	died        chan struct{} // closed by the first rank that dies
+	deathOnce   sync.Once
+	restart     chan struct{} // closed by Restart
+	restartOnce sync.Once
+	used        atomic.Bool
+	placing     sync.Mutex // held while a rank is chosen
 }
 
-// Listeners are where an engine is reached. Run closes them. HTTP may be nil. Without a side channel the engine has no
-// connector: hand-off parameters are ignored.
+// Listeners are where an engine is reached. Run closes them. HTTP may be nil. There is one side channel for each local rank,
+// lowest first; without any the engine has no connector: hand-off parameters are ignored.
 type Listeners struct {
-	GRPC, HTTP, SideChannel net.Listener
+	GRPC, HTTP   net.Listener
+	SideChannels []net.Listener
 }
 
 // New makes an engine. Nothing runs yet.
@@ -48,54 +51,70 @@ func New(cfg Config) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	engine, err := core.New(cfg.core())
-	if err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrConfig, err)
-	}
 	stopping := make(chan struct{})
-	health := newHealth(stopping)
 	s := &Server{
 		cfg:        cfg,
 		instanceID: strconv.FormatUint(randomUint64()>>1, 10),
-		loop:       newLoop(engine, cfg.StepTime, health.Shutdown),
-		health:     health,
+		health:     newHealth(stopping),
 		faults:     newFaultSet(),
 		stopping:   stopping,
+		died:       make(chan struct{}),
+		restart:    make(chan struct{}),
+	}
+	for i := range cfg.DataParallelSizeLocal {
+		r, err := newRank(cfg, i, s.onDeath)
+		if err != nil {
+			return nil, err
+		}
+		s.ranks = append(s.ranks, r)
 	}
 	for _, f := range cfg.Faults {
-		s.apply(f, true)
+		s.faults.set(f, always)
+		s.applyServer(f, true)
+		for _, r := range s.ranks {
+			r.apply(f, true)
+		}
 	}
 	return s, nil
 }
 
-// EngineID is the name of this engine in hand-offs.
-func (s *Server) EngineID() string { return s.cfg.EngineID }
-
-// Stats describes the engine as it was after its last step or call.
-func (s *Server) Stats() core.Stats { return s.loop.snapshot() }
+// onDeath is called by the loop of a rank that has died, before any stream learns of it.
+func (s *Server) onDeath() {
+	s.health.Shutdown()
+	s.deathOnce.Do(func() { close(s.died) })
+}
 
 // connector says whether this engine takes part in hand-offs.
-func (s *Server) connector() bool { return s.fetch != nil }
+func (s *Server) connector() bool { return s.ranks[0].fetch != nil }
 
-// Run serves until the context ends (nil), a listener fails, or the engine has been dead for a while (ErrEngineDead).
+// Run serves until the context ends (nil), a listener fails, the engine has been dead for a while (ErrEngineDead), or Restart
+// was called (ErrRestart).
 func (s *Server) Run(ctx context.Context, l Listeners) error {
 	if l.GRPC == nil {
 		return fmt.Errorf("%w: no gRPC listener", ErrConfig)
 	}
+	if n := len(l.SideChannels); n != 0 && n != len(s.ranks) {
+		return fmt.Errorf("%w: %d side channels for %d ranks", ErrConfig, n, len(s.ranks))
+	}
 	if s.used.Swap(true) {
 		return ErrUsed
 	}
-	// The loop outlives the servers, so that their handlers always find it.
+	if err := s.Listen(); err != nil {
+		return err
+	}
+	defer s.closeEvents()
+	// The loops outlive the servers, so that their handlers always find them.
 	loopCtx, stopLoop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopLoop()
 	group, ctx := errgroup.WithContext(ctx)
 
-	if l.SideChannel != nil {
-		s.address = s.reachedAt(l.SideChannel.Addr())
-		s.fetch = newFetcher(loopCtx, s.cfg, s.loop, s.faults)
-		s.loop.fetch = s.fetch
-		give := newGiver(s.cfg, s.loop)
-		group.Go(func() error { return give.serve(ctx, l.SideChannel) })
+	for i, side := range l.SideChannels {
+		r := s.ranks[i]
+		r.address = r.reachedAt(side.Addr())
+		r.fetch = newFetcher(loopCtx, r.cfg, r.loop, s.faults)
+		r.loop.fetch = r.fetch
+		give := newGiver(r.cfg, r.loop)
+		group.Go(func() error { return give.serve(ctx, side) })
 	}
 	server := s.grpcServer()
 	group.Go(func() error {
@@ -115,14 +134,26 @@ func (s *Server) Run(ctx context.Context, l Listeners) error {
 		s.runHTTP(ctx, group, l.HTTP)
 	}
 	group.Go(func() error { return s.watchDeath(ctx) })
+	group.Go(func() error {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-s.restart:
+			return ErrRestart
+		}
+	})
 
-	var loopDone sync.WaitGroup
-	loopDone.Go(func() { s.loop.run(loopCtx) })
+	var loops sync.WaitGroup
+	for _, r := range s.ranks {
+		loops.Go(func() { r.loop.run(loopCtx) })
+	}
 	err := group.Wait()
 	stopLoop()
-	loopDone.Wait()
-	if s.fetch != nil {
-		s.fetch.wait()
+	loops.Wait()
+	for _, r := range s.ranks {
+		if r.fetch != nil {
+			r.fetch.wait()
+		}
 	}
 	return err
 }
@@ -170,9 +201,14 @@ func (s *Server) watchDeath(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
 		return nil
-	case <-s.loop.died:
+	case <-s.died:
 	}
 	s.cfg.Log.Error("engine core died")
+	for _, r := range s.ranks { // they do not live without each other
+		if r.loop.call(ctx, r.loop.engine.Kill) != nil {
+			return nil // the server stops
+		}
+	}
 	timer := time.NewTimer(s.cfg.DeathLinger)
 	defer timer.Stop()
 	select {
@@ -181,17 +217,4 @@ func (s *Server) watchDeath(ctx context.Context) error {
 	case <-timer.C:
 		return ErrEngineDead
 	}
-}
-
-// reachedAt says where other engines find this one's side channel.
-func (s *Server) reachedAt(addr net.Addr) address {
-	a := address{host: s.cfg.SideChannelHost, port: s.cfg.SideChannelPort}
-	if tcp, ok := addr.(*net.TCPAddr); ok {
-		setDefault(&a.port, tcp.Port)
-		if tcp.IP.IsUnspecified() {
-			setDefault(&a.host, "127.0.0.1")
-		}
-		setDefault(&a.host, tcp.IP.String())
-	}
-	return a
 }

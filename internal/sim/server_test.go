@@ -334,7 +334,7 @@ func TestRealSockets(t *testing.T) {
 			t.Fatal(err)
 		}
 		done := make(chan error, 1)
-		go func() { done <- s.Run(ctx, Listeners{GRPC: ls[0], HTTP: ls[1], SideChannel: ls[2]}) }()
+		go func() { done <- s.Run(ctx, Listeners{GRPC: ls[0], HTTP: ls[1], SideChannels: ls[2:]}) }()
 		conn, err := grpc.NewClient(ls[0].Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
 		if err != nil {
 			t.Fatal(err)
@@ -394,7 +394,7 @@ func TestHTTPHealthOfADeadEngine(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.loop.stats.Dead = true
+	s.ranks[0].loop.stats.Dead = true
 	w := &recorder{}
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "/health", nil)
 	if err != nil {

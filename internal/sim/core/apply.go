@@ -27,6 +27,7 @@ func (e *Engine) Apply(now time.Duration) {
 		e.report(s, out)
 	}
 	e.batch = e.batch[:0]
+	e.journal.publish()
 }
 
 // verdict says whether a token ends its request.

@@ -12,7 +12,7 @@ var (
 	ErrDead   = errors.New("core: engine is dead")
 )
 
-// Config fixes an engine for its life. Every field must be set; the simulator around it knows the defaults.
+// Config fixes an engine for its life. Sizes and times must be set; the simulator around it knows the defaults.
 type Config struct {
 	BlockSize        int
 	Blocks           int // the null block included
@@ -24,6 +24,10 @@ type Config struct {
 	EngineID         string // as told to decode engines
 	Seed             uint64 // the model's weights, so to say: engines of a pair need the same
 	Vocab            Vocab
+	// HashSeed starts all block hashes: engines with different ones name equal blocks differently.
+	HashSeed uint64
+	// KVEvents makes the engine tell how its prefix cache changes: see TakeEvents.
+	KVEvents bool
 	// HeadFirstExpiry models a defect of the real engine: the scan for ended leases stops at the first entry that still runs.
 	HeadFirstExpiry bool
 	// CrashLateReceive models another one (vLLM 43226): the engine dies of a transfer that ends after its request was aborted.
@@ -48,6 +52,7 @@ type Engine struct {
 	cfg      Config
 	pool     *pool
 	model    *model
+	journal  *journal             // nil: no KV events
 	seqs     map[string]*sequence // all live ones, those in recvPending included
 	queue    []*sequence          // waiting and remoteWait, next first
 	running  []*sequence          // oldest first
@@ -92,12 +97,16 @@ func New(cfg Config) (*Engine, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
-	return &Engine{
+	e := &Engine{
 		cfg:   cfg,
 		pool:  newPool(cfg.Blocks, cfg.BlockSize),
 		model: newModel(cfg.Vocab, cfg.Seed),
 		seqs:  make(map[string]*sequence),
-	}, nil
+	}
+	if cfg.KVEvents {
+		e.journal = new(journal)
+	}
+	return e, nil
 }
 
 // Add queues a request. It is legal at any time between steps or within one.
@@ -221,7 +230,7 @@ func (e *Engine) die() {
 		}
 		e.drop(s)
 	}
-	e.queue, e.running, e.batch, e.plan = nil, nil, nil, Plan{}
+	e.queue, e.running, e.batch, e.plan, e.journal = nil, nil, nil, Plan{}, nil
 }
 
 // notify queues a Done for a source that can be told.

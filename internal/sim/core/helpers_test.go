@@ -16,6 +16,8 @@ type bench struct {
 	// stall keeps reads back until deliver is called.
 	stall   bool
 	stalled []Read
+	mirrors map[*Engine]mirror
+	events  map[*Engine][]Event // taken, and not looked at yet
 }
 
 func testVocab() Vocab {
@@ -29,13 +31,13 @@ func testVocab() Vocab {
 func testConfig(id string) Config {
 	return Config{
 		BlockSize: 4, Blocks: 33, MaxModelLen: 64, MaxSeqs: 4, MaxBatchedTokens: 64, PrefillTokens: 64,
-		Lease: 12 * time.Second, EngineID: id, Seed: 7, Vocab: testVocab(),
+		Lease: 12 * time.Second, EngineID: id, Seed: 7, Vocab: testVocab(), KVEvents: true,
 	}
 }
 
 func newBench(tb testing.TB, change func(*Config)) *bench {
 	tb.Helper()
-	b := &bench{t: tb, outs: make(map[string][]Output)}
+	b := &bench{t: tb, outs: make(map[string][]Output), mirrors: make(map[*Engine]mirror), events: make(map[*Engine][]Event)}
 	for _, e := range []struct {
 		id string
 		at **Engine
@@ -79,6 +81,9 @@ func (b *bench) collect(e *Engine) {
 	}
 	if err := e.Check(); err != nil {
 		b.t.Fatal(err)
+	}
+	if e.cfg.KVEvents {
+		b.follow(e)
 	}
 }
 

@@ -18,12 +18,15 @@ func (e *Engine) SetPause(p Pause) { e.paused = p }
 // Paused says how much stands still.
 func (e *Engine) Paused() Pause { return e.paused }
 
-// ClearCache forgets what the prefix cache says of blocks that nobody uses. The content stays until a block is taken again, but
-// nothing finds it any more.
-func (e *Engine) ClearCache() {
-	for id, b := range e.pool.blocks {
-		if b.inFree {
-			e.pool.unlabel(id)
-		}
+// ClearCache forgets what the prefix cache says of all blocks, unless one of them is in use: then it does nothing and says so.
+// The content stays until a block is taken again, but nothing finds it any more.
+func (e *Engine) ClearCache() (done bool) {
+	if e.pool.used() > 0 {
+		return false
 	}
+	for id := range e.pool.blocks {
+		e.pool.unlabel(id)
+	}
+	e.journal.cleared()
+	return true
 }

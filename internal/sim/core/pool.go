@@ -45,6 +45,12 @@ func newPool(blocks, blockSize int) *pool {
 // used counts the blocks that a request or a hold keeps.
 func (p *pool) used() int { return len(p.blocks) - 1 - p.free }
 
+// next says what the block that take will give out is cached as.
+func (p *pool) next() (hash uint64, cached bool) {
+	b := p.blocks[p.head]
+	return b.hash, b.labelled
+}
+
 // take gives out the block that has been free for the longest time and forgets what it was cached as.
 // The caller has made sure that one is free.
 func (p *pool) take() int {

@@ -25,8 +25,11 @@ func (e *Engine) Schedule(now time.Duration) Plan {
 	plan := e.plan
 	e.plan = Plan{}
 	plan.Busy = len(e.batch) > 0
-	if plan.Busy {
+	switch {
+	case plan.Busy:
 		e.counts.Steps++
+	case len(e.seqs)+len(e.holds) > 0: // a step all the same, of which Apply has nothing to do
+		e.journal.publish()
 	}
 	return plan
 }
@@ -168,7 +171,7 @@ func (e *Engine) lookup(s *sequence) []int {
 func (e *Engine) hash(s *sequence, k int) uint64 {
 	for len(s.hashes) <= k {
 		i := len(s.hashes)
-		parent := hashString(s.req.CacheSalt)
+		parent := hashString(s.req.CacheSalt) ^ scatter(e.cfg.HashSeed)
 		if i > 0 {
 			parent = s.hashes[i-1]
 		}
@@ -203,6 +206,9 @@ func (e *Engine) grow(s *sequence, n int) bool {
 		return false
 	}
 	for range need {
+		if hash, ok := e.pool.next(); ok {
+			e.journal.removed(hash)
+		}
 		s.table = append(s.table, e.pool.take())
 	}
 	return true
@@ -239,9 +245,17 @@ func (e *Engine) forward(s *sequence, n int) {
 
 // labelFull enters the full blocks from the given one on into the prefix cache.
 func (e *Engine) labelFull(s *sequence, from int) {
-	for k := from; k < s.computed/e.cfg.BlockSize; k++ {
+	to := s.computed / e.cfg.BlockSize
+	if from < to && e.pool.blocks[s.table[from]].labelled { // received whole, and its last token computed again
+		from++
+	}
+	if from >= to {
+		return
+	}
+	for k := from; k < to; k++ {
 		e.pool.label(s.table[k], e.hash(s, k))
 	}
+	e.journal.stored(s, from, to, e.cfg.BlockSize)
 }
 
 // scorePrompt rates the prompt token at the computed position, if the request wants that.

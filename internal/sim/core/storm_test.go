@@ -118,6 +118,10 @@ func (s *storm) actions() map[string]func(*rapid.T) {
 				s.deliver(s.d, r)
 			}
 		},
+		"clear": func(*rapid.T) {
+			s.p.ClearCache()
+			s.follow(s.p)
+		},
 		"time": func(t *rapid.T) {
 			s.now += time.Duration(rapid.IntRange(0, s.jump).Draw(t, "ms")) * time.Millisecond
 			s.Step()
