@@ -156,6 +156,7 @@ func (e *engine) checkBase() {
 	if err := e.core.Check(); err != nil {
 		e.violatef("C2", "%s: %v", e.name, err)
 	}
+	e.checkMirror()
 	name := "C2"
 	if e.name == "P" {
 		name = "C1"

@@ -9,11 +9,12 @@
 // A seed decides a schedule: the roles, the load, the engine's rules, one fault, how and at which moment each client leaves,
 // and whether a worker is told to stop (plan_test.go). After it, when nothing happens any more, the invariants are checked
 // (check_test.go): among them that each release of a prefill engine's blocks is by completion, by abort, or by one of the
-// reasons for which a lease may end (excuses_test.go), and that each answer is the text of one engine alone.
+// reasons for which a lease may end (excuses_test.go), that each answer is the text of one engine alone, and that an engine's KV
+// events, replayed, give its prefix cache (mirror_test.go).
 //
 // A failing seed names the command that replays it:
 //
 //	go test ./internal/chaos -run TestReplay -seed N -v
 //
-// Not covered here: KV events (the core has none), and real goroutines, connections and clocks; internal/worker tests those.
+// Not covered here: real goroutines, connections and clocks; internal/worker tests those.
 package chaos

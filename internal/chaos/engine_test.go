@@ -32,6 +32,7 @@ type engine struct {
 	wakeup *event
 	alarm  *event
 	ledger *ledger
+	mirror *mirror
 	hung   int           // READs that never end
 	frozen time.Duration // until then the process does nothing, though its connections stand
 	// poisoned: blocks that were not the prompt's any more were read, in a way that no worker can prevent. Stays for the
@@ -53,7 +54,7 @@ func coreConfig(id string) core.Config {
 	}
 	return core.Config{
 		BlockSize: blockSize, Blocks: 80, MaxModelLen: 64, MaxSeqs: 4, MaxBatchedTokens: 64, PrefillTokens: 64, Lease: time.Minute,
-		EngineID: id, Seed: 7, Vocab: v,
+		EngineID: id, Seed: 7, Vocab: v, KVEvents: true,
 	}
 }
 
@@ -69,6 +70,7 @@ func (e *engine) start() {
 	}
 	e.core, e.up, e.lost, e.busy, e.hung = c, true, false, false, 0
 	e.live, e.byID = nil, make(map[string]*stream)
+	e.mirror = &mirror{blocks: make(map[uint64]int)}
 	e.ledger = &ledger{engine: e, id: cfg.EngineID, headScan: cfg.HeadFirstExpiry, lease: cfg.Lease}
 	e.logf(e.name, "starts as %s", cfg.EngineID)
 }
@@ -186,6 +188,7 @@ func (e *engine) turn() {
 				return
 			}
 			e.core.Apply(e.now)
+			e.listen()
 			e.deliver()
 			e.busy = false
 			if e.running() {
@@ -193,6 +196,7 @@ func (e *engine) turn() {
 			}
 		})
 	default:
+		e.listen()
 		if at, ok := e.core.NextDeadline(); ok {
 			e.alarm = e.at(at, e.turn)
 		}

@@ -19,6 +19,7 @@ type rules struct {
 	dialFirst        bool // hand-offs wait for the dial-back
 	sharedIDs        bool // M9
 	earlyIDs         bool // M9: an id is free again before its Abort has been answered
+	deaf             bool // not a worker: who listens to KV events misses some
 	wrap             func(l *leg, m machine) machine
 }
 
@@ -158,6 +159,7 @@ var mutants = []struct {
 		func(p *plan) bool { return p.has(faultRefuse) || p.has(faultDecline) },
 	},
 	{"lets hand-offs wait for the dial-back", "C1", rules{dialFirst: true}, func(p *plan) bool { return p.has(faultRefuse) }},
+	{"misses KV events", "C8", rules{deaf: true}, nil},
 	{"has two live requests under one id", "M9", rules{sharedIDs: true}, nil},
 	{"lets a late Abort meet another request", "M9", rules{earlyIDs: true}, func(p *plan) bool { return p.aborts == abortLate }},
 }

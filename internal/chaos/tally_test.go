@@ -19,12 +19,13 @@ type tally struct {
 	drains    map[string]int
 	refusals  map[string]int
 	releases  map[string]int
+	kvEvents  map[string]int
 }
 
 func newTally() *tally {
 	return &tally{
 		moments: map[string]int{}, ways: map[word]int{}, faults: map[word]int{}, terminals: map[string]int{}, drains: map[string]int{},
-		refusals: map[string]int{}, releases: map[string]int{},
+		refusals: map[string]int{}, releases: map[string]int{}, kvEvents: map[string]int{},
 	}
 }
 
@@ -38,9 +39,9 @@ func list[K cmp.Ordered](counts map[K]int) string {
 
 func (t *tally) String() string {
 	return fmt.Sprintf("%d schedules, %d events, %d requests, %d whole answers compared (%d exempt), %d Aborts, %d reads of blocks not held any more; "+
-		"cancels by moment: %s; by way: %s; faults: %s; terminals: %s; drains: %s; refusals: %s; releases: %s",
+		"cancels by moment: %s; by way: %s; faults: %s; terminals: %s; drains: %s; refusals: %s; releases: %s; KV events: %s",
 		t.schedules, t.events, t.legs, t.answers, t.exempt, t.aborts, t.stale,
-		list(t.moments), list(t.ways), list(t.faults), list(t.terminals), list(t.drains), list(t.refusals), list(t.releases))
+		list(t.moments), list(t.ways), list(t.faults), list(t.terminals), list(t.drains), list(t.refusals), list(t.releases), list(t.kvEvents))
 }
 
 // missing lists what no schedule was about, or no blocks were released by.
@@ -59,6 +60,11 @@ func (t *tally) missing() []string {
 	for _, x := range excuses {
 		if !x.rare && t.releases["expiry: "+x.why] == 0 {
 			none = append(none, x.why)
+		}
+	}
+	for _, kind := range []string{"stored", "removed"} {
+		if t.kvEvents[kind] == 0 {
+			none = append(none, kind)
 		}
 	}
 	for _, m := range []map[string]int{t.moments, t.refusals, t.drains, t.terminals} {
