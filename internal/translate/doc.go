@@ -8,13 +8,20 @@
 //
 // The conversion follows the newest request rules of the Rust sidecar that a stock 1.6 frontend is used to. It differs on
 // purpose in these points:
+//
 //   - Items carry token ids and no text. The frontend then detokenizes, cuts stop strings (honouring min_tokens and
 //     include_stop_str_in_output as the engine does), hides stop tokens and renders log-probabilities; with text it does none
 //     of that. Stop strings and stop ids go to the engine as well, so that it ends at the same token and computes no surplus.
+//
 //   - The selected token comes once among the top log-probabilities, not twice.
+//
 //   - The engine's cached-token count reaches the client's usage.
+//
 //   - A hand-off is checked before it reaches the engine, because some malformed ones end the engine.
+//
 //   - A rank outside the engine's own range is refused here.
 //
-// Media, adapters and the encode role are refused in one sentence each.
+//   - Items of several kinds of media go to the engine in a fixed order of kinds.
+//
+// Adapters and the encode role are refused in one sentence each.
 package translate

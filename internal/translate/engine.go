@@ -15,7 +15,8 @@ type Engine struct {
 	ModelID    string
 	Aliases    []string
 
-	// Multimodal and LoRA: what the engine could do. This version does neither; they choose the words of the refusal.
+	// Multimodal: the engine takes media. LoRA: it could serve adapters, which this version does not; that chooses the words of
+	// the refusal.
 	Multimodal bool
 	LoRA       bool
 
@@ -71,7 +72,8 @@ func Shorten(r *pb.GenerateRequest) {
 func (e *Engine) Convert(id string, r *protocol.PreprocessedRequest) (*Call, *Refusal) {
 	call, refusal := e.convert(id, r)
 	if refusal != nil && refusal.Handoff == FaultNone && e.Role == protocol.Decode {
-		c := converter{engine: e, req: *r}
+		c := newConverter(e, r)
+		_ = c.media() // what can't be read makes another prompt, so its hand-off is not taken for sound
 		if params, bad := c.handoff(); bad == nil {
 			refusal.Unclaimed, refusal.Stamp = params, c.stamp
 			refusal.HandoffKey = handoffKey(r.PrefillResult.DisaggregatedParams)
@@ -81,13 +83,13 @@ func (e *Engine) Convert(id string, r *protocol.PreprocessedRequest) (*Call, *Re
 }
 
 func (e *Engine) convert(id string, r *protocol.PreprocessedRequest) (*Call, *Refusal) {
-	if refusal := e.media(r); refusal != nil {
-		return nil, refusal
-	}
-	if e.Role == protocol.Encode {
+	c := newConverter(e, r)
+	switch {
+	case c.form != mediaNone && !e.Multimodal:
+		return nil, refuse("the request carries media, but model %q takes text only", e.ServedName)
+	case e.Role == protocol.Encode:
 		return nil, refuse("the encode role is not supported by this version")
 	}
-	c := converter{engine: e, req: *r}
 	if refusal := c.hydrate(); refusal != nil {
 		return nil, refusal
 	}
@@ -99,12 +101,12 @@ func (e *Engine) convert(id string, r *protocol.PreprocessedRequest) (*Call, *Re
 	if refusal != nil {
 		return nil, refusal
 	}
-	call := &Call{Request: request, Rank: rank, Response: newResponse(e.Role, &c.req)}
+	call := &Call{Request: request, Rank: rank, Response: newResponse(e.Role, &c.req, c.form == mediaRaw)}
 	switch e.Role {
 	case protocol.Prefill:
-		call.Prompt = promptOf(r.TokenIDs)
+		call.Prompt = promptOf(r.TokenIDs, request.GetMedia())
 	case protocol.Decode:
-		call.Prompt = promptOf(r.TokenIDs)
+		call.Prompt = promptOf(r.TokenIDs, request.GetMedia())
 		call.Stamp, call.HandoffKey, call.HandoffUsed = c.stamp, handoffKey(r.PrefillResult.DisaggregatedParams), true
 	case protocol.Aggregated, protocol.Encode:
 	}
@@ -128,40 +130,6 @@ func (e *Engine) rank(routing *protocol.Routing) (*uint32, *Refusal) {
 			*rank, e.RankStart, uint64(e.RankStart)+uint64(e.RankCount)-1)
 	}
 	return rank, nil
-}
-
-// media refuses whatever carries media, raw or preprocessed. Empty lists carry none.
-func (e *Engine) media(r *protocol.PreprocessedRequest) *Refusal {
-	carries := carriesMedia(r.MultiModalData)
-	if !carries {
-		envelope, _ := r.ExtraArgs.Get(legacyKey)
-		features, ok := envelope.Get("features")
-		carries = ok && !features.IsNull()
-	}
-	switch {
-	case carries && !e.Multimodal:
-		return refuse("the request carries media, but model %q takes text only", e.ServedName)
-	case carries:
-		return refuse("the request carries media, which this version does not support")
-	case carriesMedia(r.MultiModalUUIDs):
-		return refuse("multi_modal_uuids is given without multi_modal_data")
-	default:
-		return nil
-	}
-}
-
-// carriesMedia: v is a map from kind to a list of items. What is neither that nor null is counted as media, to be refused.
-func carriesMedia(v protocol.Value) bool {
-	if v.Kind != protocol.KindMap {
-		return !v.IsNull()
-	}
-	for i := range v.Map {
-		items := v.Map[i].Value
-		if !items.IsNull() && (items.Kind != protocol.KindList || len(items.List) > 0) {
-			return true
-		}
-	}
-	return false
 }
 
 // isBase: the name means the base model, not an adapter.

@@ -27,8 +27,8 @@ func (c *converter) extras() (extraArgs, *Refusal) {
 	default:
 		return out, refuse("extra_args must be an object")
 	}
-	if _, ok := args.Get("dynamo_mm_routing_hashes"); ok {
-		return out, refuse("extra_args.dynamo_mm_routing_hashes is given without preprocessed media")
+	if _, ok := args.Get(routingKey); ok && c.form != mediaFeatures {
+		return out, refuse("extra_args.%s is given without preprocessed features", routingKey)
 	}
 	if nvext, ok := args.Get("nvext"); ok {
 		if refusal := c.nvext(nvext); refusal != nil {
@@ -38,11 +38,14 @@ func (c *converter) extras() (extraArgs, *Refusal) {
 	for i := range args.Map {
 		member := &args.Map[i]
 		switch member.Key {
-		case "nvext", legacyKey, "bypass_prefix_cache", "skip_reading_prefix_cache":
+		case "nvext", legacyKey, routingKey, "bypass_prefix_cache", "skip_reading_prefix_cache":
 		case "kv_transfer_params":
 			out.transfer, out.hasTransfer = member.Value, true
 		case "messages", "formatted_prompt", "mm_hashes":
-			return out, refuse("extra_args.%s is given without media", member.Key)
+			// What the frontend made of the prompt and its media on the way here; the hashes have been used.
+			if c.form == mediaNone {
+				return out, refuse("extra_args.%s is given without media", member.Key)
+			}
 		default:
 			return out, refuse("unknown key %q in extra_args", member.Key)
 		}

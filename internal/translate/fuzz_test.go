@@ -65,11 +65,12 @@ func FuzzResponse(f *testing.F) {
 		}
 		for _, role := range []protocol.Role{protocol.Aggregated, protocol.Prefill, protocol.Decode} {
 			for _, logprobs := range []*uint32{nil, new(uint32(0)), new(uint32(2))} {
-				r := newResponse(role, &protocol.PreprocessedRequest{
-					TokenIDs:      make([]uint32, promptTokens),
-					OutputOptions: protocol.OutputOptions{Logprobs: logprobs, PromptLogprobs: logprobs},
-				})
-				replay(t, r, messages)
+				for _, expands := range []bool{false, true} {
+					replay(t, newResponse(role, &protocol.PreprocessedRequest{
+						TokenIDs:      make([]uint32, promptTokens),
+						OutputOptions: protocol.OutputOptions{Logprobs: logprobs, PromptLogprobs: logprobs},
+					}, expands), messages)
+				}
 			}
 		}
 	})

@@ -10,8 +10,13 @@ import (
 	"remora/internal/dynamo/protocol"
 )
 
-// stampKey is Remora's own key in a hand-off. It is between sidecars: no engine gets to see it.
-const stampKey = "_remora"
+// The keys of a hand-off that are between sidecars: no engine gets to see them.
+const (
+	// stampKey is Remora's own.
+	stampKey = "_remora"
+	// expandedKey is the Rust sidecar's: the ids of a prompt with the tokens that the engine put into it for raw media.
+	expandedKey = "_dynamo_sidecar_multimodal_prompt_token_ids"
+)
 
 // The keys of a NIXL hand-off that the decode engine cannot do without. Measured: with one of them missing it crashes, or the
 // request hangs and its blocks are lost until a restart.
@@ -39,20 +44,45 @@ func (c *converter) handoff() (*structpb.Struct, *Refusal) {
 	if text, _ := params.Get(stampKey); text.Kind == protocol.KindString {
 		c.stamp, _ = ParseStamp(text.Str) // one that can't be read is as good as none: it may be of a later version
 	}
-	if c.engine.HandoffCheck != HandoffOff && c.stamp != (Stamp{}) && c.stamp.Prompt != promptOf(c.req.TokenIDs) {
-		return nil, malformed(FaultTokens, "it was made for another prompt")
-	}
-	if c.engine.HandoffCheck != HandoffOff && isNIXLPull(params) {
-		if refusal := c.checkNIXL(params); refusal != nil {
+	if c.engine.HandoffCheck != HandoffOff {
+		if refusal := c.checkHandoff(params); refusal != nil {
 			return nil, refusal
 		}
 	}
-	out, fault := toStruct(without(params, stampKey))
+	params = without(params, stampKey)
+	if c.form != mediaNone {
+		params = without(params, expandedKey)
+	}
+	out, fault := toStruct(params)
 	if fault != nil {
 		return nil, refuseHandoff(protocol.ErrorBackendInvalidArgument, fault.fault, "disaggregated_params%s", fault.text())
 	}
 	portAsText(out)
 	return out, nil
+}
+
+// checkHandoff refuses a hand-off that can't be this request's, and one that its engine would not survive.
+func (c *converter) checkHandoff(params protocol.Value) *Refusal {
+	if c.stamp != (Stamp{}) && c.stamp.Prompt != promptOf(c.req.TokenIDs, c.items) {
+		return malformed(FaultTokens, "it was made for another prompt")
+	}
+	if _, ok := params.Get(expandedKey); ok && c.form == mediaNone {
+		return malformed(FaultTokens, "it was made for a prompt with media")
+	}
+	if isNIXLPull(params) {
+		return c.checkNIXL(params)
+	}
+	return nil
+}
+
+// promptTokens is the length of the prompt as the engine has it; 0: not known, because the engine will put media into it and
+// the prefill worker did not say how long it has become.
+func (c *converter) promptTokens(params protocol.Value) int {
+	if c.form != mediaRaw {
+		return len(c.req.TokenIDs)
+	}
+	expanded, _ := params.Get(expandedKey)
+	return len(expanded.List)
 }
 
 // without returns an object less one key; v itself is shared and stays as it is.
@@ -212,11 +242,11 @@ func (c *converter) checkBlocks(params protocol.Value) *Refusal {
 	if ids == 0 {
 		return malformed(FaultBlocks, "%s has no block", keyBlocks)
 	}
-	size, promptTokens := int(c.engine.BlockSize), len(c.req.TokenIDs)
+	size, promptTokens := int(c.engine.BlockSize), c.promptTokens(params)
 	if c.stamp.BlockSize != 0 { // the prefill engine's own
 		size = int(c.stamp.BlockSize)
 	}
-	if c.engine.HandoffCheck != HandoffStrict || size == 0 || len(v.List) != 1 || contextParallel(params) {
+	if c.engine.HandoffCheck != HandoffStrict || size == 0 || promptTokens == 0 || len(v.List) != 1 || contextParallel(params) {
 		return nil
 	}
 	if want := (promptTokens + size - 1) / size; ids != want {

@@ -198,7 +198,6 @@ func TestHandoffConversion(t *testing.T) {
 		{"nested port", `{"a":{"remote_port":5600}}`, `{"a":{"remote_port":5600}}`},
 		{"the stamp stays between sidecars", `{"_remora":"1;2;3","a":1}`, `{"a":1}`},
 		{"nested stamp is not ours", `{"a":{"_remora":1}}`, `{"a":{"_remora":1}}`},
-		{"the Rust sidecar's media key", `{"_dynamo_sidecar_multimodal_prompt_token_ids":[1]}`, `{"_dynamo_sidecar_multimodal_prompt_token_ids":[1]}`},
 		{"largest integers", `{"a":[9007199254740991,-9007199254740991]}`, `{"a":[9007199254740991,-9007199254740991]}`},
 		{"forty levels", strings.Repeat(`{"a":`, 40) + "1" + strings.Repeat("}", 40), strings.Repeat(`{"a":`, 40) + "1" + strings.Repeat("}", 40)},
 	} {

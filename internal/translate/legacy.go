@@ -51,7 +51,7 @@ func (c *converter) hydrate() *Refusal {
 func checkEnvelopeKey(m *protocol.Member) *Refusal {
 	switch m.Key {
 	case "request_id", "sampling_params", "model", "stream", "stream_options", "cache_salt", "priority",
-		"kv_transfer_params", "features":
+		"kv_transfer_params", featuresKey:
 		return nil
 	case "assistant_tokens_mask", "token_offsets", "content_parts", "return_token_ids", "ec_transfer_params":
 		if m.Value.IsNull() {

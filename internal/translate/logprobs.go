@@ -68,8 +68,15 @@ func (r *Response) fillTop(out *pb.SequenceOutput) {
 
 // promptInfo checks what the engine says about the prompt. It may come with any message, or more than once: the last counts.
 func (r *Response) promptInfo(info *pb.PromptInfo) error {
-	if info.GetNumPromptTokens() != r.promptTokens {
+	if !r.expands && info.GetNumPromptTokens() != r.promptTokens {
 		return invalidResponse("num_prompt_tokens is %d, but the prompt has %d", info.GetNumPromptTokens(), r.promptTokens)
+	}
+	r.promptTokens = info.GetNumPromptTokens()
+	if r.expands && r.role == protocol.Prefill {
+		if len(info.GetTokenIds()) != int(r.promptTokens) {
+			return invalidResponse("%d prompt tokens, but %d ids", r.promptTokens, len(info.GetTokenIds()))
+		}
+		r.expanded = append([]uint32{}, info.GetTokenIds()...) // the message is not ours to keep
 	}
 	if !r.promptLogprobs {
 		return nil

@@ -21,13 +21,22 @@ const allLogprobs = math.MaxUint32
 type converter struct {
 	engine *Engine
 	req    protocol.PreprocessedRequest
+	form   mediaForm // set once
 	legacy legacyExtras
-	stamp  Stamp // of the hand-off; zero without one that can be read
+	items  []*pb.MediaItem // set by media
+	stamp  Stamp           // of the hand-off; zero without one that can be read
+}
+
+func newConverter(e *Engine, r *protocol.PreprocessedRequest) converter {
+	return converter{engine: e, req: *r, form: formOf(r)}
 }
 
 func (c *converter) convert(id string) (*pb.GenerateRequest, *Refusal) {
 	r := &c.req
 	if refusal := c.unsupported(); refusal != nil {
+		return nil, refusal
+	}
+	if refusal := c.media(); refusal != nil {
 		return nil, refusal
 	}
 	sampling, refusal := c.sampling()
@@ -64,6 +73,7 @@ func (c *converter) convert(id string) (*pb.GenerateRequest, *Refusal) {
 		Response:    response,
 		Kv:          kv,
 		Priority:    enginePriority(r.Routing.Priority),
+		Media:       c.items,
 	}, nil
 }
 
@@ -173,7 +183,8 @@ func (c *converter) response() (*pb.ResponseOptions, *Refusal) {
 		return nil, refusal
 	}
 	return &pb.ResponseOptions{
-		PromptTokenIds:    o.PromptLogprobs != nil,
+		// A prefill tells the decode worker what the prompt has become with its media.
+		PromptTokenIds:    o.PromptLogprobs != nil || (c.form != mediaNone && c.engine.oneToken()),
 		PromptLogprobs:    o.PromptLogprobs != nil,
 		PromptCandidates:  promptCandidates,
 		OutputText:        new(bool), // false: the frontend detokenizes

@@ -35,7 +35,9 @@ type Result struct {
 // Response is the state of one request between its answers. It belongs to the goroutine that converts.
 type Response struct {
 	role           protocol.Role
-	promptTokens   uint32
+	promptTokens   uint32   // as the engine counts them, once it has said so
+	expands        bool     // the engine puts media into the prompt
+	expanded       []uint32 // the prompt with them; kept by a prefill, which hands it over
 	logprobs       bool
 	candidates     bool // more than the selected token was asked for
 	promptLogprobs bool
@@ -58,9 +60,10 @@ type Response struct {
 	flat   []protocol.TopLogprob
 }
 
-func newResponse(role protocol.Role, r *protocol.PreprocessedRequest) *Response {
+func newResponse(role protocol.Role, r *protocol.PreprocessedRequest, expands bool) *Response {
 	out := &Response{
 		role:           role,
+		expands:        expands,
 		promptTokens:   uint32(min(len(r.TokenIDs), math.MaxUint32)),
 		logprobs:       r.OutputOptions.Logprobs != nil,
 		candidates:     orZero(r.OutputOptions.Logprobs) > 0,
@@ -208,8 +211,23 @@ func (r *Response) transfer(f *pb.FinishInfo, finish Finish) error {
 	if fault != nil {
 		return invalidResponse("kv_transfer_params%s", fault.text())
 	}
+	if prefill && r.expands {
+		if r.expanded == nil {
+			return invalidResponse("a finished prefill with media without the ids of its prompt")
+		}
+		params = r.addExpanded(params)
+	}
 	r.out.DisaggregatedParams = params
 	return nil
+}
+
+// addExpanded adds the prompt's ids to a hand-off, which is a new object.
+func (r *Response) addExpanded(params protocol.Value) protocol.Value {
+	ids := make([]protocol.Value, len(r.expanded))
+	for i, id := range r.expanded {
+		ids[i] = protocol.Int(int64(id))
+	}
+	return protocol.Map(append(params.Map, protocol.Member{Key: expandedKey, Value: protocol.List(ids...)})...)
 }
 
 // stopReason tells what the client asked to stop at. Ids that only the frontend listed, the end-of-sequence tokens, are its

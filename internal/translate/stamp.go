@@ -12,6 +12,7 @@ import (
 	"github.com/zeebo/xxh3"
 
 	"remora/internal/dynamo/protocol"
+	pb "remora/proto/vllm"
 )
 
 // Stamp is what a Remora prefill worker adds to a hand-off, under a key of its own, so that the decode worker can tell whether
@@ -26,10 +27,10 @@ type Stamp struct {
 	Prompt    Prompt
 }
 
-// Prompt identifies a prompt by its length in tokens and a hash of the ids.
+// Prompt identifies a prompt by its length in tokens, before the engine puts any media into it, and a hash of it.
 type Prompt struct {
 	Tokens uint32
-	Hash   uint64 // xxh3-64 over the ids as little-endian 32-bit words
+	Hash   uint64 // xxh3-64 over the ids as little-endian 32-bit words, and what tells its media apart
 }
 
 const stampVersion = "1"
@@ -37,11 +38,20 @@ const stampVersion = "1"
 // errStamp marks a stamp that can't be read, one of another version included.
 var errStamp = errors.New("stamp can't be read")
 
-// promptOf identifies the prompt.
-func promptOf(ids []uint32) Prompt {
-	raw := make([]byte, 0, 4*len(ids))
+// promptOf identifies the prompt. Of media it takes what they are and not what caches call them: those names may be made anew
+// for each phase of a request.
+func promptOf(ids []uint32, media []*pb.MediaItem) Prompt {
+	raw := make([]byte, 0, 4*len(ids)+32*len(media))
 	for _, id := range ids {
 		raw = binary.LittleEndian.AppendUint32(raw, id)
+	}
+	for _, item := range media {
+		raw = append(raw, byte(item.GetModality()))
+		raw = binary.LittleEndian.AppendUint64(raw, xxh3.HashString(item.GetUrl()+item.GetDataUri()))
+		f := item.GetFeatures()
+		raw = binary.LittleEndian.AppendUint64(raw, xxh3.HashString(f.GetMmHash()))
+		raw = binary.LittleEndian.AppendUint64(raw, f.GetOffset())
+		raw = binary.LittleEndian.AppendUint64(raw, f.GetLength())
 	}
 	return Prompt{Tokens: uint32(min(len(ids), math.MaxUint32)), Hash: xxh3.Hash(raw)}
 }

@@ -56,7 +56,7 @@ func TestStampAge(t *testing.T) {
 func TestStampInHandoff(t *testing.T) {
 	prompt := make([]uint32, 33)
 	mark := func(change func(*Stamp)) string {
-		s := Stamp{Finished: 1, Lease: 30 * time.Second, BlockSize: 32, Prompt: promptOf(prompt)}
+		s := Stamp{Finished: 1, Lease: 30 * time.Second, BlockSize: 32, Prompt: promptOf(prompt, nil)}
 		change(&s)
 		return `_remora:"` + s.String() + `"`
 	}
@@ -87,7 +87,7 @@ func TestStampInHandoff(t *testing.T) {
 			if refusal != nil {
 				t.Fatal(refusal)
 			}
-			if (call.Stamp != Stamp{}) != row.read || call.HandoffKey == "" || call.Prompt != promptOf(prompt) {
+			if (call.Stamp != Stamp{}) != row.read || call.HandoffKey == "" || call.Prompt != promptOf(prompt, nil) {
 				t.Errorf("stamp %+v, key %q, prompt %+v", call.Stamp, call.HandoffKey, call.Prompt)
 			}
 			if _, there := call.Request.GetKv().GetKvTransferParams().GetFields()[stampKey]; there {

@@ -32,6 +32,7 @@ type testCase struct {
 	// silent: one side never answers, so what it does is observed until another request has gone through.
 	silent bool
 	fate   bool // what becomes of the engine's stream is part of the case
+	mixed  bool // several kinds of media, whose order is not the same twice with the Rust sidecar
 	cut    bool // the client goes in mid-stream: what may still have been on its way to it is no part of the case
 }
 
@@ -214,7 +215,7 @@ func (c *testCase) play(ctx context.Context, p *pair, s *side, id string, codec 
 	} else {
 		o.response(codec, r.reply)
 	}
-	o.requests(s.engine, id)
+	o.requests(s.engine, id, c.mixed)
 	select {
 	case md := <-metadata:
 		o.metadata(md)

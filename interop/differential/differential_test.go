@@ -12,11 +12,14 @@ import (
 
 var full = flag.Bool("full", false, "every case in all of its roles and both encodings, and the groups that start sidecars for each case")
 
-// groups are the cases that share a pair of sidecars for each role.
-var groups = []struct {
+// group is a list of cases under the name by which the listed differences know them.
+type group struct {
 	name  string
 	cases []testCase
-}{
+}
+
+// groups are the cases that share a pair of sidecars for each role.
+var groups = []group{
 	{"conversion", conversionCases},
 	{"responses", responseCases},
 	{"logprobs", logprobCases},
@@ -54,27 +57,43 @@ func TestRequests(t *testing.T) {
 			p := newPair(t, role, func(b *vllmtest.Behaviour) { b.Deaf = true }, nil)
 			t.Run("registration", func(t *testing.T) { p.registration(t, setups[0].name) })
 			for _, g := range groups {
-				t.Run(g.name, func(t *testing.T) {
-					for i := range g.cases {
-						c := &g.cases[i]
-						if !c.in(letter) {
-							continue
-						}
-						t.Run(c.name, func(t *testing.T) {
-							t.Parallel()
-							c.run(t, p, g.name, protocol.MsgPack)
-						})
-						if *full {
-							t.Run(c.name+" in JSON", func(t *testing.T) {
-								t.Parallel()
-								c.run(t, p, g.name, protocol.JSON)
-							})
-						}
-					}
-				})
+				t.Run(g.name, func(t *testing.T) { p.runAll(t, letter, g.name, g.cases) })
 			}
 			t.Run("status", p.pages)
 		})
+	}
+}
+
+// TestMedia runs the cases that need an engine that takes media.
+func TestMedia(t *testing.T) {
+	for _, letter := range "apd" {
+		t.Run(string(letters[letter]), func(t *testing.T) {
+			p := newPair(t, letters[letter], func(b *vllmtest.Behaviour) { b.Model.SupportsMultimodal = true }, nil)
+			for _, g := range mediaGroups {
+				t.Run(g.name, func(t *testing.T) { p.runAll(t, letter, g.name, g.cases) })
+			}
+		})
+	}
+}
+
+// runAll runs those cases of a group that make sense in a role.
+func (p *pair) runAll(t *testing.T, letter rune, group string, cases []testCase) {
+	t.Helper()
+	for i := range cases {
+		c := &cases[i]
+		if !c.in(letter) {
+			continue
+		}
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			c.run(t, p, group, protocol.MsgPack)
+		})
+		if *full {
+			t.Run(c.name+" in JSON", func(t *testing.T) {
+				t.Parallel()
+				c.run(t, p, group, protocol.JSON)
+			})
+		}
 	}
 }
 

@@ -48,7 +48,7 @@ var differences = []difference{
 		row: "rank outside the local range", reason: "the engine could only say the same",
 	},
 	{
-		name: "wording of refusals", cases: `.*/(conversion|logprobs)/.*`, path: `error\.(message|diagnostic)|prologue\.error`, rust: `"[^(]*"`, remora: `".*"`,
+		name: "wording of refusals", cases: `.*/(conversion|logprobs|media|features)/.*`, path: `error\.(message|diagnostic)|prologue\.error`, rust: `"[^(]*"`, remora: `".*"`,
 		row: "wording of errors", reason: "own sentences, which name the field and the value",
 	},
 	{
@@ -94,12 +94,32 @@ var differences = []difference{
 		row: "undecodable body or control header", reason: "a request must have an end",
 	},
 	{
+		name: "media that are none get an answer", cases: ".*/media/.*", path: "outcome", rust: "silence", remora: `error (Backend\.)?InvalidArgument`,
+		row: "undecodable body or control header", reason: "a request must have an end",
+	},
+	{
+		name: "lists of media that are null", cases: ".*/media/(uuids, )?list null.*", path: "outcome", rust: "silence", remora: "answer",
+		row: "null or missing members: lists of media or their uuids null, `stop_conditions`, `sampling_options`, `output_options` null, a control header without `request_type` or `response_type`", reason: "what is meant is plain, and silence helps nobody",
+	},
+	{
+		name: "normal form of URLs", cases: ".*/media/normal form of a URL.*", path: `engine\[0\]\.media\[0\]\.url`,
+		row: "URLs of media", reason: "the engine reads them by the same rules",
+	},
+	{
+		name: "features in lists", cases: ".*/features/(set|placeholder) (as )?a list.*", path: "outcome", rust: "answer", remora: `error Backend\.InvalidArgument`,
+		row: "preprocessed features", reason: "nobody writes them like that",
+	},
+	{
+		name: "hand-offs of other prompts", cases: "decode/media/hand-off of a prompt with media, without them.*", path: "outcome", rust: "answer", remora: `error Backend\.Disconnected`,
+		row: "hand-off parameters", reason: "an engine answers a bad hand-off with a crash, a hang or wrong text",
+	},
+	{
 		name: "undecodable requests without an address are not accepted", cases: `.*/requests/(control|payload|call home).*`, path: "outcome", rust: "silence", remora: "not accepted",
 		row: "undecodable body or control header", reason: "a request must have an end",
 	},
 	{
 		name: "lenient reading", cases: `.*/requests/((sampling|stop|output) (options|conditions) null|no re(quest|sponse) type)( in JSON)?`, path: "outcome", rust: "silence", remora: "answer",
-		row: "null or missing members: `stop_conditions`, `sampling_options`, `output_options` null, a control header without `request_type` or `response_type`", reason: "what is meant is plain, and silence helps nobody",
+		row: "null or missing members: lists of media or their uuids null, `stop_conditions`, `sampling_options`, `output_options` null, a control header without `request_type` or `response_type`", reason: "what is meant is plain, and silence helps nobody",
 	},
 	{
 		name: "decodes that cannot call home", cases: `decode/requests/call home to a closed port.*`, path: `engine requests|engine\[0\].*`,

@@ -9,10 +9,12 @@ import (
 	"strconv"
 	"strings"
 
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"remora/internal/dynamo/protocol"
 	"remora/internal/vllm/vllmtest"
+	pb "remora/proto/vllm"
 )
 
 // observation is what one side did, flat: a path, and what stands there. A path that is missing is a field that was absent.
@@ -102,14 +104,20 @@ func (o observation) scalar(path string, field protoreflect.FieldDescriptor, v p
 	}
 }
 
-// requests enters what the engine received under an id, in order, and the metadata that came with each.
-func (o observation) requests(engine *vllmtest.Engine, id string) {
+// requests enters what the engine received under an id, in order, and the metadata that came with each. With mixed the items of
+// media are entered kind by kind, since only their order within a kind means something.
+func (o observation) requests(engine *vllmtest.Engine, id string, mixed bool) {
 	n := 0
 	for _, event := range engine.Events() {
 		if event.Kind != vllmtest.Received || event.ID != id {
 			continue
 		}
-		o.message(fmt.Sprintf("engine[%d]", n), event.Request.ProtoReflect())
+		request := event.Request
+		if mixed {
+			request = proto.CloneOf(request)
+			slices.SortStableFunc(request.GetMedia(), func(a, b *pb.MediaItem) int { return int(a.GetModality() - b.GetModality()) })
+		}
+		o.message(fmt.Sprintf("engine[%d]", n), request.ProtoReflect())
 		if event.Rank != "" {
 			o[fmt.Sprintf("engine[%d] rank", n)] = event.Rank
 		}

@@ -80,6 +80,40 @@ func TestGoldenBytes(t *testing.T) {
 			`0a 30 0a 10 72 65 6d 6f 74 65 5f 62 6c 6f 63 6b 5f 69 64 73
 			 12 1c 32 1a 0a 18 32 16 0a 09 11 00 00 00 00 00 c0 5b 40 0a 09 11 00 00 00 00 00 00 5c 40`,
 		},
+		{
+			"a request with media",
+			&GenerateRequest{Media: []*MediaItem{{Modality: Modality_MODALITY_IMAGE, Source: &MediaItem_Url{Url: "http://h"}}, {Uuid: "u"}}},
+			`72 0c 08 01 12 08 68 74 74 70 3a 2f 2f 68
+			 72 03 32 01 75`,
+		},
+		{
+			"media by URL",
+			&MediaItem{Modality: Modality_MODALITY_IMAGE, Source: &MediaItem_Url{Url: "http://h"}, Uuid: "u"},
+			`08 01 12 08 68 74 74 70 3a 2f 2f 68 32 01 75`,
+		},
+		{
+			"media in a URI",
+			&MediaItem{Modality: Modality_MODALITY_VIDEO, Source: &MediaItem_DataUri{DataUri: "data:,x"}, MimeType: "t"},
+			`08 02 1a 07 64 61 74 61 3a 2c 78 2a 01 74`,
+		},
+		{
+			"media in bytes",
+			&MediaItem{Modality: Modality_MODALITY_AUDIO, Source: &MediaItem_RawBytes{RawBytes: []byte{0xff}}},
+			`08 03 22 01 ff`,
+		},
+		{
+			"preprocessed features",
+			&MediaItem{Modality: Modality_MODALITY_IMAGE, Source: &MediaItem_Features{Features: &PreprocessedMediaFeatures{
+				Kwargs: []byte("ABC"), Identifier: "i", Offset: 1, Length: 300, MmHash: new("h"), IsEmbed: []bool{true, false},
+			}}},
+			`08 01
+			 3a 14 0a 03 41 42 43 12 01 69 18 01 20 ac 02 2a 01 68 32 02 01 00`,
+		},
+		{
+			"features of nothing are not none",
+			&PreprocessedMediaFeatures{Kwargs: []byte{}, MmHash: new("")},
+			`0a 00 2a 00`,
+		},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			checkBytes(t, row.message, unhex(t, row.hex))

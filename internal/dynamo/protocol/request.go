@@ -15,8 +15,8 @@ type PreprocessedRequest struct {
 	Model             string
 	TokenIDs          []uint32
 	PromptEmbeds      *string
-	MultiModalData    Value // map kind -> list of {"Url"|"Decoded"|"UuidOnly": ...}
-	MultiModalUUIDs   Value
+	MultiModalData    Value // map kind -> list of {"Url"|"RawUrl"|"Decoded"|"UuidOnly": ...}; kinds are audio_url, image_url, video_url
+	MultiModalUUIDs   Value // map kind -> list of strings and nulls
 	StopConditions    StopConditions
 	SamplingOptions   SamplingOptions
 	OutputOptions     OutputOptions

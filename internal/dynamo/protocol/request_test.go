@@ -46,6 +46,7 @@ func TestRequestFieldsThatAreRefused(t *testing.T) {
 		{`{"token_ids":[],"prefill_result":[]}`, "prefill_result", "want a map"},
 		{`{"token_ids":[],"encoder_result":[]}`, "encoder_result", "want a map, got a list"},
 		{`{"token_ids":[],"multi_modal_data":"x"}`, "multi_modal_data", "want a map"},
+		{`{"token_ids":[],"multi_modal_uuids":["a"]}`, "multi_modal_uuids", "want a map"},
 		{`{"token_ids":[],"bootstrap_info":1}`, "bootstrap_info", "want a map"},
 		{`{"token_ids":[],"migration_link":{"trace_id":1}}`, "migration_link.trace_id", "want a string"},
 		{`{"token_ids":[],"_HEALTH_CHECK":"yes"}`, "_HEALTH_CHECK", "want a boolean"},
@@ -109,6 +110,17 @@ func TestRequestsThatAreAccepted(t *testing.T) {
 				PromptTokensDetails: Map(),
 			}},
 		},
+		{ // media: opaque, and none where null; what only a router or a decoder reads is skipped
+			`{"token_ids":[1],"multi_modal_data":{"image_url":[{"Url":"data:,x"},{"UuidOnly":null}],"x":5},"multi_modal_uuids":{"image_url":["u",null]},` +
+				`"mm_routing_info":{"block_mm_infos":[]},"media_io_kwargs":[1],"mm_processor_kwargs":{}}`,
+			PreprocessedRequest{
+				TokenIDs: []uint32{1}, MMProcessorKwargs: Map(),
+				MultiModalData: Map(
+					Member{"image_url", List(Map(Member{"Url", String("data:,x")}), Map(Member{"UuidOnly", Null()}))}, Member{"x", Int(5)}),
+				MultiModalUUIDs: Map(Member{"image_url", List(String("u"), Null())}),
+			},
+		},
+		{`{"token_ids":[1],"multi_modal_data":null,"multi_modal_uuids":null,"mm_processor_kwargs":null}`, PreprocessedRequest{TokenIDs: []uint32{1}}},
 		{ // required, but its worth is not judged here
 			`{"token_ids":[1],"prefill_result":{"disaggregated_params":null}}`,
 			PreprocessedRequest{TokenIDs: []uint32{1}, PrefillResult: &PrefillResult{}},
