@@ -68,7 +68,7 @@ func usableFolder(root string) error {
 
 // Create implements Store.
 func (s *File) Create(ctx context.Context, bucket Bucket, key string, value []byte) error {
-	if err := checkRecord(ctx, bucket, key, value); err != nil {
+	if err := CheckRecord(ctx, bucket, key, value); err != nil {
 		return err
 	}
 	s.mu.Lock()
@@ -96,7 +96,7 @@ func (s *File) createLocked(ctx context.Context, f *folder, key string, value []
 
 // Delete implements Store.
 func (s *File) Delete(ctx context.Context, bucket Bucket, key string) error {
-	if err := checkBucket(ctx, bucket); err != nil {
+	if err := CheckBucket(ctx, bucket); err != nil {
 		return err
 	}
 	s.mu.Lock()

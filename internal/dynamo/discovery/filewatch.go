@@ -23,7 +23,7 @@ const rescanInterval = 5 * time.Second
 // Watch implements Store. A record that is already past its time when the watch first sees it is held back until its owner
 // touches it.
 func (s *File) Watch(ctx context.Context, bucket Bucket) (<-chan Event, error) {
-	if err := checkBucket(ctx, bucket); err != nil {
+	if err := CheckBucket(ctx, bucket); err != nil {
 		return nil, err
 	}
 	s.mu.Lock()
@@ -206,7 +206,7 @@ func (w *fileWatch) read(e entry) (value []byte, ok bool) {
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, false
 	}
-	if err == nil && !isObject(value) {
+	if err == nil && !IsObject(value) {
 		err = fmt.Errorf("%w: not a JSON object", ErrRecord)
 	}
 	if err == nil {

@@ -42,7 +42,7 @@ type recordID struct {
 
 // Create implements Store.
 func (s *MemoryStore) Create(ctx context.Context, bucket Bucket, key string, value []byte) error {
-	if err := checkRecord(ctx, bucket, key, value); err != nil {
+	if err := CheckRecord(ctx, bucket, key, value); err != nil {
 		return err
 	}
 	s.hub.mu.Lock()
@@ -67,7 +67,7 @@ func (s *MemoryStore) Create(ctx context.Context, bucket Bucket, key string, val
 
 // Delete implements Store.
 func (s *MemoryStore) Delete(ctx context.Context, bucket Bucket, key string) error {
-	if err := checkBucket(ctx, bucket); err != nil {
+	if err := CheckBucket(ctx, bucket); err != nil {
 		return err
 	}
 	s.hub.mu.Lock()
@@ -90,7 +90,7 @@ func (s *MemoryStore) remove(id recordID) {
 
 // Watch implements Store.
 func (s *MemoryStore) Watch(ctx context.Context, bucket Bucket) (<-chan Event, error) {
-	if err := checkBucket(ctx, bucket); err != nil {
+	if err := CheckBucket(ctx, bucket); err != nil {
 		return nil, err
 	}
 	w := &memoryWatch{bucket: bucket, wake: make(chan struct{}, 1), pending: make(map[string]Event)}
@@ -201,29 +201,4 @@ func (w *memoryWatch) run(ctx, store context.Context, m *Memory, out chan<- Even
 			return
 		}
 	}
-}
-
-// checkBucket is what every operation of every store checks first.
-func checkBucket(ctx context.Context, bucket Bucket) error {
-	if err := ctx.Err(); err != nil {
-		return fmt.Errorf("discovery: %w", err)
-	}
-	if !bucket.valid() {
-		return fmt.Errorf("%w: unknown bucket %q", ErrKey, bucket)
-	}
-	return nil
-}
-
-// checkRecord refuses what a reader could not read.
-func checkRecord(ctx context.Context, bucket Bucket, key string, value []byte) error {
-	if err := checkBucket(ctx, bucket); err != nil {
-		return err
-	}
-	if key == "" {
-		return fmt.Errorf("%w: empty key in %s", ErrKey, bucket)
-	}
-	if !isObject(value) {
-		return fmt.Errorf("%w: value of %s/%s is not a JSON object", ErrRecord, bucket, key)
-	}
-	return nil
 }

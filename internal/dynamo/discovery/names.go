@@ -60,6 +60,17 @@ func (a Address) Path(id uint64) string {
 // (host:port), and the path.
 func (a Address) TCP(hostPort string, id uint64) string { return hostPort + "/" + a.Path(id) }
 
+// Service is the name of the NATS service that the address's component is, and the first part of its subjects: the slug of
+// namespace_component, which for valid names only takes leading underscores away.
+func (a Address) Service() string {
+	return strings.TrimLeft(a.Namespace+"_"+a.Component, "_")
+}
+
+// Subject is what this endpoint listens on in the NATS request plane, as instance records carry it.
+func (a Address) Subject(id uint64) string {
+	return fmt.Sprintf("%s.%s-%x", a.Service(), a.Endpoint, id)
+}
+
 // ParseKey reads a key of Instances or ModelCards; slug is empty for a base model.
 func ParseKey(key string) (address Address, id uint64, slug string, err error) {
 	parts := strings.Split(key, "/")

@@ -207,7 +207,7 @@ func (r Model) check() error {
 	if r.Namespace == "" || r.Component == "" || r.Endpoint == "" {
 		return fmt.Errorf("%w: model without namespace, component or endpoint", ErrRecord)
 	}
-	if !isObject(r.Card) {
+	if !IsObject(r.Card) {
 		return fmt.Errorf("%w: card_json is not a JSON object", ErrRecord)
 	}
 	return nil
@@ -238,10 +238,4 @@ func decode(value []byte, want string, into any) error {
 		return fmt.Errorf("%w: %s: %w", ErrRecord, want, err)
 	}
 	return nil
-}
-
-// isObject reports whether value is one complete JSON object.
-func isObject(value []byte) bool {
-	trimmed := bytes.TrimLeft(value, " \t\r\n")
-	return len(trimmed) > 0 && trimmed[0] == '{' && json.Valid(value)
 }
