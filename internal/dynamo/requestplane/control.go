@@ -58,24 +58,28 @@ func parseHeaders(b []byte) (Headers, error) {
 	}
 	var h Headers
 	for _, m := range v.Map {
-		if m.Value.Kind != protocol.KindString {
-			continue
-		}
-		switch m.Key {
-		case "request-id":
-			h.RequestID = m.Value.Str
-		case "traceparent":
-			h.TraceParent = m.Value.Str
-		case "tracestate":
-			h.TraceState = m.Value.Str
-		case "x-frontend-send-ts-ns":
-			ns, err := strconv.ParseInt(m.Value.Str, 10, 64)
-			if err == nil {
-				h.FrontendSendNS = ns
-			}
+		if m.Value.Kind == protocol.KindString {
+			h.Set(m.Key, m.Value.Str)
 		}
 	}
 	return h, nil
+}
+
+// Set takes one header as it stands on the wire, lower-case; one that nobody reads is left out.
+func (h *Headers) Set(name, value string) {
+	switch name {
+	case "request-id":
+		h.RequestID = value
+	case "traceparent":
+		h.TraceParent = value
+	case "tracestate":
+		h.TraceState = value
+	case "x-frontend-send-ts-ns":
+		ns, err := strconv.ParseInt(value, 10, 64)
+		if err == nil {
+			h.FrontendSendNS = ns
+		}
+	}
 }
 
 // encodeHeaders is the frontend's side of parseHeaders.

@@ -53,6 +53,14 @@ func (r *Refusal) Error() string {
 	return strings.ToValidUTF8(text[:min(len(text), maxAckText)], "")
 }
 
+// RefusalOf gives the acknowledgement for the error of an Admit, or of a request that can't be read.
+func RefusalOf(why error) *Refusal {
+	if refusal, ok := errors.AsType[*Refusal](why); ok {
+		return refusal
+	}
+	return Unavailable(why.Error())
+}
+
 // ackError is how a frontend reads an acknowledgement; nil means accepted.
 func ackError(text string) error {
 	if text == "" {

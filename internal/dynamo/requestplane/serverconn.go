@@ -8,8 +8,6 @@ import (
 	"net"
 	"strings"
 	"time"
-
-	"remora/internal/dynamo/protocol"
 )
 
 // serverConn is one request connection. Everything belongs to its goroutine. Acknowledgements are collected while frames come
@@ -80,36 +78,19 @@ func (c *serverConn) ended(err error) {
 
 // take acknowledges one frame. Its place in the stream is known to be good, so nothing in it may hurt the next one.
 func (c *serverConn) take(f frame) {
-	req := &Request{Path: string(f.path), ReceivedAt: time.Now()}
-	handler := c.server.handler(req.Path)
+	handler := c.server.handler(string(f.path))
 	if handler == nil {
-		c.refuse(req, fmt.Errorf("unknown endpoint %s", strings.ToValidUTF8(req.Path, "?")))
+		c.refuse(&Request{}, fmt.Errorf("unknown endpoint %s", strings.ToValidUTF8(string(f.path), "?")))
 		return
 	}
-	header, body, err := splitTwoPart(f.payload)
+	req, err := NewRequest(string(f.path), f.payload)
 	if err != nil {
 		c.refuse(req, err)
 		return
 	}
-	control, malformed, refusal := parseControl(header)
-	if refusal != nil {
-		c.refuse(req, refusal)
-		return
-	}
-	req.Control, req.Body = control, body
-	if malformed != nil {
-		malformed = fmt.Errorf("control header: %w", malformed)
-	}
 	if len(f.headers) > 0 {
 		if req.Headers, err = parseHeaders(f.headers); err != nil {
 			c.server.cfg.Logger.Debug("frame headers are not understood", "peer", c.conn.RemoteAddr(), "error", err)
-		}
-	}
-	if malformed != nil {
-		req.Malformed = &protocol.Error{
-			Kind:    protocol.ErrorInvalidArgument,
-			Message: malformed.Error(),
-			Public:  "The request could not be read by the worker",
 		}
 	}
 	if err := handler.Admit(req); err != nil {
@@ -121,10 +102,7 @@ func (c *serverConn) take(f frame) {
 }
 
 func (c *serverConn) refuse(req *Request, why error) {
-	var refusal *Refusal
-	if !errors.As(why, &refusal) {
-		refusal = Unavailable(why.Error())
-	}
+	refusal := RefusalOf(why)
 	c.acks = appendAck(c.acks, refusal.Error())
 	c.server.cfg.Logger.Debug("request refused", "peer", c.conn.RemoteAddr(), "id", req.Control.ID, "ack", refusal)
 }
