@@ -9,6 +9,7 @@ import (
 	"remora/internal/dynamo/discovery"
 	"remora/internal/dynamo/modelcard"
 	"remora/internal/dynamo/protocol"
+	"remora/internal/dynamo/status"
 	"remora/internal/handoff"
 	"remora/internal/translate"
 	"remora/internal/vllm"
@@ -30,8 +31,14 @@ type Config struct {
 	Engine          vllm.Config
 	StartupDeadline time.Duration
 
-	// Store holds the worker's records. Run closes it.
-	Store discovery.Store
+	// InstanceID names the worker in discovery; 0: Run draws one. Whoever opens a store that needs it gives both the same.
+	InstanceID uint64
+	// Store holds the worker's records. OpenStore, where it is set, opens it instead, when the status server is up: that may take
+	// its time. Run closes it.
+	Store     discovery.Store
+	OpenStore func(ctx context.Context) (discovery.Store, error)
+	// OpenPlane opens the request plane, likewise; nil: the TCP plane, on Host and Port.
+	OpenPlane func(ctx context.Context) (Plane, error)
 	// Host and Port of the request plane: bound and advertised. Host "": the local address. Port 0: any. A host that stands for
 	// all addresses (0.0.0.0, ::) is bound, and the local address is advertised.
 	Host string
@@ -46,6 +53,8 @@ type Config struct {
 
 	// System is the status server's listener; nil: no status server. Run closes it.
 	System net.Listener
+	// Metrics of the worker; nil: Run makes them.
+	Metrics *status.Metrics
 	// StartReady makes /health say ready before the worker is.
 	StartReady bool
 	// HealthPath and LivePath of the status server; "": /health and /live.
@@ -77,7 +86,7 @@ type Config struct {
 type Ready struct {
 	Model      string // served name
 	InstanceID uint64
-	Address    string // of the request plane
+	Address    string // of the request plane: host:port, or the NATS subject
 }
 
 // The stock limits of a worker's requests, the default start-up and drain deadlines, and the stock grace.
@@ -98,6 +107,12 @@ func (c Config) withDefaults() Config {
 	}
 	if c.DrainDeadline <= 0 {
 		c.DrainDeadline = defaultDeadline
+	}
+	if c.InstanceID == 0 {
+		c.InstanceID = discovery.NewID()
+	}
+	if c.Metrics == nil {
+		c.Metrics = status.NewMetrics()
 	}
 	if c.Listen == nil {
 		c.Listen = net.Listen

@@ -1,10 +1,13 @@
 package worker
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -31,8 +34,8 @@ const cleanupTimeout = 5 * time.Second
 // a worker that had not finished its start; ErrCut after a forced one; and else an error with one clear sentence, when the
 // worker could not start or could not go on.
 func Run(stop, cut context.Context, cfg Config) error {
-	w := &worker{cfg: cfg.withDefaults(), id: discovery.NewID(), metrics: status.NewMetrics()}
-	w.log = w.cfg.Log
+	w := &worker{cfg: cfg.withDefaults()}
+	w.id, w.metrics, w.store, w.log = w.cfg.InstanceID, w.cfg.Metrics, w.cfg.Store, w.cfg.Log
 	if err := w.cfg.Address.Validate(); err != nil {
 		return errors.Join(err, w.closeStore(), w.closeSystem())
 	}
@@ -56,6 +59,7 @@ type worker struct {
 	id        uint64          // instance id; set once
 	metrics   *status.Metrics // set once
 	log       *slog.Logger    // set once
+	store     discovery.Store // set once; nil until it is open
 	system    *status.Server  // nil: off; set once
 	service   *service        // set by start
 	published published       // of the start, then of the supervision
@@ -80,6 +84,15 @@ func (w *worker) run(stop, cut context.Context) (err error) {
 		return err
 	}
 
+	if err = w.openStore(stop); err != nil {
+		return err
+	}
+	plane, err := w.openPlane(stop, group)
+	if err != nil {
+		return stoppedOr(stop, err)
+	}
+	defer plane.Close() // where the start ends before there are requests
+
 	engine, found, err := w.connect(stop)
 	if err != nil {
 		return err
@@ -96,29 +109,22 @@ func (w *worker) run(stop, cut context.Context) (err error) {
 		return err
 	}
 
-	listener, err := w.listen()
-	if err != nil {
-		return err
-	}
 	running, endRunning := context.WithCancel(context.Background())
 	w.service = w.newService(running, engine, found, card)
-	plane := requestplane.NewServer(requestplane.ServerConfig{Logger: w.log, MaxMessage: w.cfg.MaxMessage})
-	defer func() {
+	defer func() { // before the engine is closed
 		endRunning()
 		plane.Close()
 		w.service.background.Wait()
 	}()
-	group.Go(func() error { return plane.Serve(listener) })
-	hostPort, err := w.advertised(listener.Addr().String())
+	transport, err := plane.Attach(w.cfg.Address, w.id, w.service)
 	if err != nil {
-		return errors.Join(err, listener.Close())
+		return fmt.Errorf("request plane: %w", err)
 	}
-	plane.Handle(w.cfg.Address.Path(w.id), w.service)
 
-	if err := w.register(stop, card, hostPort); err != nil {
+	if err := w.register(stop, card, transport); err != nil {
 		return err
 	}
-	w.ready(found.ModelID, card, hostPort)
+	w.ready(found.ModelID, card, transport)
 	defer w.setReady(false)
 
 	supervised, endSupervision := context.WithCancel(failed)
@@ -237,16 +243,18 @@ func machineRole(role protocol.Role) handoff.Role {
 	return handoff.Aggregated
 }
 
-func (w *worker) ready(modelID string, card modelcard.Card, hostPort string) {
+func (w *worker) ready(modelID string, card modelcard.Card, transport discovery.Transport) {
+	hostPort, _, _ := strings.Cut(transport.TCP, "/")
+	address := cmp.Or(hostPort, transport.NATS)
 	w.metrics.Bind(status.Identity{
 		Namespace: w.cfg.Address.Namespace, Component: w.cfg.Address.Component, Endpoint: w.cfg.Address.Endpoint,
 		WorkerID: w.id, ModelID: modelID, Model: card.DisplayName,
 	})
 	w.setReady(true)
 	w.log.Info("worker registered", "model", card.DisplayName, "role", w.cfg.Role.String(), "instance", strconv.FormatUint(w.id, 16),
-		"address", hostPort)
+		"address", address)
 	if w.cfg.OnReady != nil {
-		w.cfg.OnReady(Ready{Model: card.DisplayName, InstanceID: w.id, Address: hostPort})
+		w.cfg.OnReady(Ready{Model: card.DisplayName, InstanceID: w.id, Address: address})
 	}
 }
 

@@ -16,7 +16,7 @@ type published struct {
 }
 
 func (w *worker) replaceCard(ctx context.Context, card []byte) error {
-	if err := w.cfg.Store.Delete(ctx, discovery.ModelCards, w.cfg.Address.Key(w.id)); err != nil {
+	if err := w.store.Delete(ctx, discovery.ModelCards, w.cfg.Address.Key(w.id)); err != nil {
 		return fmt.Errorf("withdraw the model card: %w", err)
 	}
 	return w.publishCard(ctx, card)
@@ -30,7 +30,7 @@ func (w *worker) publishCard(ctx context.Context, card []byte) error {
 	if err != nil {
 		return fmt.Errorf("model record: %w", err)
 	}
-	if err := w.cfg.Store.Create(ctx, discovery.ModelCards, a.Key(w.id), model); err != nil {
+	if err := w.store.Create(ctx, discovery.ModelCards, a.Key(w.id), model); err != nil {
 		return fmt.Errorf("publish the model card: %w", err)
 	}
 	w.published.card = card
@@ -39,7 +39,7 @@ func (w *worker) publishCard(ctx context.Context, card []byte) error {
 
 // publish puts the worker into routing.
 func (w *worker) publish(ctx context.Context) error {
-	err := w.cfg.Store.Create(ctx, discovery.Instances, w.cfg.Address.Key(w.id), w.published.instance)
+	err := w.store.Create(ctx, discovery.Instances, w.cfg.Address.Key(w.id), w.published.instance)
 	if err != nil && !errors.Is(err, discovery.ErrExists) { // it is there still: the removal had failed
 		return fmt.Errorf("publish the instance: %w", err)
 	}
@@ -47,11 +47,11 @@ func (w *worker) publish(ctx context.Context) error {
 }
 
 // register publishes the model card, then the instance: a request can only come when everything is there.
-func (w *worker) register(stop context.Context, card modelcard.Card, hostPort string) error {
+func (w *worker) register(stop context.Context, card modelcard.Card, transport discovery.Transport) error {
 	a := w.cfg.Address
 	instance, err := discovery.Instance{
 		Namespace: a.Namespace, Component: a.Component, Endpoint: a.Endpoint, InstanceID: w.id,
-		Transport:  discovery.Transport{TCP: a.TCP(hostPort, w.id)},
+		Transport:  transport,
 		DeviceType: w.cfg.DeviceType, RequestPlaneCodec: w.cfg.Codec.String(),
 	}.Encode()
 	if err != nil {
@@ -68,15 +68,26 @@ func (w *worker) register(stop context.Context, card modelcard.Card, hostPort st
 func (w *worker) unregister() {
 	ctx, end := context.WithTimeout(context.Background(), cleanupTimeout)
 	defer end()
-	if err := w.cfg.Store.Delete(ctx, discovery.Instances, w.cfg.Address.Key(w.id)); err != nil {
+	if err := w.store.Delete(ctx, discovery.Instances, w.cfg.Address.Key(w.id)); err != nil {
 		w.log.Error("the instance record can't be removed now; frontends may go on sending", "error", err)
 	}
 }
 
+func (w *worker) openStore(stop context.Context) (err error) {
+	if w.cfg.OpenStore == nil {
+		return nil
+	}
+	w.store, err = w.cfg.OpenStore(stop)
+	return stoppedOr(stop, err)
+}
+
 func (w *worker) closeStore() error {
+	if w.store == nil {
+		return nil
+	}
 	ctx, end := context.WithTimeout(context.Background(), cleanupTimeout)
 	defer end()
-	if err := w.cfg.Store.Close(ctx); err != nil {
+	if err := w.store.Close(ctx); err != nil {
 		return fmt.Errorf("remove the worker's records: %w", err)
 	}
 	return nil

@@ -43,6 +43,8 @@ type Identity struct {
 // NewMetrics makes a set of metrics with a registry of its own. Uptime counts from here.
 func NewMetrics() *Metrics {
 	m := &Metrics{registry: prometheus.NewRegistry(), counts: newCounts(time.Now())}
+	m.SetDiscoveryUp(true)
+	m.SetPlaneUp(true)
 	m.registry.MustRegister(m.process()...)
 	return m
 }

@@ -159,12 +159,25 @@ func (m *Metrics) HandoffReleased(done bool) {
 func (m *Metrics) Orphaned() { m.orphans.Inc() }
 
 // SetEngineUp says whether the engine answers and serves.
-func (m *Metrics) SetEngineUp(up bool) {
+func (m *Metrics) SetEngineUp(up bool) { m.engineUp.Set(one(up)) }
+
+// SetDiscoveryUp says whether etcd answers and has the worker's records.
+func (m *Metrics) SetDiscoveryUp(up bool) { m.discoveryUp.Set(one(up)) }
+
+// DiscoveryLeaseLost counts a lease that etcd had forgotten.
+func (m *Metrics) DiscoveryLeaseLost() { m.leasesLost.Inc() }
+
+// SetPlaneUp says whether the worker is connected to the server of its request plane.
+func (m *Metrics) SetPlaneUp(up bool) { m.planeUp.Set(one(up)) }
+
+// PlaneReconnected counts a connection to that server that was lost and made again.
+func (m *Metrics) PlaneReconnected() { m.planeReconnects.Inc() }
+
+func one(up bool) float64 {
 	if up {
-		m.engineUp.Set(1)
-		return
+		return 1
 	}
-	m.engineUp.Set(0)
+	return 0
 }
 
 // KVEvents gives the counter of one kind of KV event ("stored", "removed", "cleared") at one stage ("received", "accepted").
