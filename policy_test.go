@@ -38,6 +38,9 @@ var arrows = map[string][]string{
 	"internal/dynamo/modelcard": {"internal/dynamo/protocol"},
 	"internal/dynamo/discovery": {"internal/dynamo/protocol"},
 	"internal/dynamo/status":    {"internal/dynamo/protocol"},
+	// The stores and planes of services stand apart: what a worker does not use at run time, its room does not know.
+	"internal/dynamo/discovery/etcd":         {"internal/dynamo/discovery"},
+	"internal/dynamo/requestplane/natsplane": {"internal/dynamo/requestplane", "internal/dynamo/discovery"},
 	"internal/dynamo/requestplane": {
 		"internal/dynamo/protocol", "internal/dynamo/requestplane",
 	},
@@ -53,7 +56,9 @@ var arrows = map[string][]string{
 	"tools":              {},
 }
 
-// heavy are module paths that the sidecar's path must not link: what it does not use at run time it does not carry.
+// heavy are module paths that the rooms of the hot path must not link. The clients of etcd and NATS are in the binary, for a
+// worker uses them where it is told to; but only cmd/remora, which reads that, and the two packages around them know of them.
+// Kubernetes' is in no binary.
 var heavy = regexp.MustCompile(`^(go\.etcd\.io|k8s\.io|sigs\.k8s\.io|github\.com/nats-io)/|^remora/internal/(sim|frontdoor|tinymodel)(/|$)`)
 
 // pkg is what `go list -json` says about a package, as far as it is used here.

@@ -100,7 +100,6 @@ func TestExitCodes(t *testing.T) {
 		"unknown flag of remora":  {args: []string{"--bogus"}, code: 2, last: "Each command explains its flags with --help."},
 		"sidecar without flags":   {args: []string{"sidecar"}, code: 2, last: "For more information, try 'remora sidecar --help'."},
 		"sidecar, unknown flag":   {args: []string{"sidecar", "--bogus"}, code: 2, last: "For more information, try 'remora sidecar --help'."},
-		"sidecar, no discovery":   {args: []string{"sidecar", "--grpc-endpoint=a:1"}, code: 1, last: "remora sidecar: no discovery backend is set and the default, etcd, is not supported yet: set --discovery-backend file, and DYN_FILE_KV to a folder shared with the frontend"},
 		"sidecar, variable":       {args: append([]string{"sidecar"}, baseArgs...), env: environment{"DYN_SYSTEM_PORT": "40000"}, code: 1, last: "remora sidecar: invalid value '40000' for DYN_SYSTEM_PORT: not a whole number from -32768 to 32767"},
 		"sim, unknown flag":       {args: []string{"sim", "--bogus"}, code: 2, last: "For more information, try 'remora sim --help'."},
 		"sim, unwritable folder":  {args: []string{"sim", "--write-model", "/dev/null/x"}, code: 1, last: "remora sim: tinymodel: make the folder: mkdir /dev/null: not a directory"},

@@ -53,19 +53,42 @@ type engineConfig struct {
 type discoveryBackend uint8
 
 const (
-	discoverFile   discoveryBackend = iota // a folder shared with the frontend
+	discoverEtcd   discoveryBackend = iota // etcd, Dynamo's default
+	discoverFile                           // a folder shared with the frontend
 	discoverMemory                         // nowhere: one process, for tests
 )
 
 type discoveryConfig struct {
 	Backend  discoveryBackend
-	FileRoot string // the folder of discoverFile
+	FileRoot string     // the folder of discoverFile
+	Etcd     etcdConfig // of discoverEtcd
 }
 
-// requestPlaneConfig is the TCP request plane.
+// etcdConfig is where etcd is and how to get in. Empty texts mean: not used.
+type etcdConfig struct {
+	Endpoints                 []string // at least one
+	TTL                       time.Duration
+	StartTimeout              time.Duration
+	Username, Password        string
+	CAFile, CertFile, KeyFile string
+}
+
+// natsConfig is where the NATS server is and how to get in. Empty texts mean: not used.
+type natsConfig struct {
+	Servers                   []string // at least one
+	StartTimeout              time.Duration
+	Username, Password        string
+	Token, NKeySeed           string
+	CredentialsFile           string
+	CAFile, CertFile, KeyFile string
+	Insecure                  bool
+}
+
+// requestPlaneConfig is how requests arrive.
 type requestPlaneConfig struct {
-	Host           netip.Addr // bound and advertised; invalid: the host's own address
-	Port           uint16     // 0: any
+	NATS           *natsConfig // nil: over TCP
+	Host           netip.Addr  // bound and advertised; invalid: the host's own address
+	Port           uint16      // 0: any
 	Codec          protocol.Codec
 	MaxMessageSize int // bytes of a whole request frame
 	WorkerPool     int // requests that run at once, whatever the engine's limit

@@ -55,8 +55,6 @@ func (s *sidecarFlags) unsupportedVariables() []flags.Variable {
 		{Name: "DYN_TCP_TLS_CA_CERT_PATH", Value: flags.Text(&s.tlsCA), Help: "Likewise."},
 		{Name: "DYN_TCP_TLS_SERVER_NAME", Value: flags.Text(&s.tlsServer), Help: "Likewise."},
 		{Name: "DYN_TCP_TLS_INSECURE", Default: "false", Value: flags.Truthy(&s.tlsInsecure), Help: "Likewise, when true."},
-		{Name: "ETCD_ENDPOINTS", Value: noEffect(), Help: "The etcd servers; without effect, as are ETCD_LEASE_TTL and ETCD_AUTH_*, because discovery through etcd is refused itself."},
-		{Name: "NATS_SERVER", Value: noEffect(), Help: "The NATS server; without effect, as are NATS_AUTH_*, because request and event planes through NATS are refused themselves."},
 	}
 }
 

@@ -44,6 +44,9 @@ type sidecarFlags struct {
 	startReady, selfHost                bool
 	grace, total, prefillDrain, runtime time.Duration
 
+	etcd etcdSettings
+	nats natsSettings
+
 	lora, healthCheck, tlsInsecure    bool
 	healthPayload                     string
 	tlsCert, tlsKey, tlsCA, tlsServer string
@@ -61,6 +64,8 @@ func (s *sidecarFlags) table() *flags.Set {
 			{Title: "Options", Flags: s.rustFlags()},
 			{Title: "Remora's own options", Note: "The Rust sidecar does not have these.", Flags: s.ownFlags()},
 			{Title: "Environment without a flag", Note: "Set but empty counts as not set.", Variables: s.runtimeVariables()},
+			{Title: "etcd", Note: "With --discovery-backend etcd.", Variables: s.etcd.variables()},
+			{Title: "NATS", Note: "With --request-plane nats.", Variables: s.nats.variables()},
 			{Title: "Logging", Variables: s.log.variables()},
 			{Title: "Not supported yet", Note: "These are known so that a setting is never lost in silence: the start is refused where one " +
 				"would change what the worker does.", Variables: s.unsupportedVariables()},
@@ -73,9 +78,9 @@ func (s *sidecarFlags) rustFlags() []flags.Flag {
 	eventWords := append(wordChoices([]string{"nats", "zmq"}), flags.Choice[string]{Hidden: true}) // the empty word is taken, as by the Rust sidecar
 	return []flags.Flag{
 		{Name: "discovery-backend", Env: "DYN_DISCOVERY_BACKEND", Value: words(&s.discovery, "kubernetes", "etcd", "file", "mem"),
-			Help: "Where workers and frontends find each other. Without it Dynamo uses etcd, which Remora does not support yet: set file, and DYN_FILE_KV to a folder shared with the frontend. mem serves tests within one process."},
+			Help: "Where workers and frontends find each other. etcd if not set, at ETCD_ENDPOINTS; file needs no service, only DYN_FILE_KV, a folder shared with the frontend. mem serves tests within one process. kubernetes is not supported yet."},
 		{Name: "request-plane", Env: "DYN_REQUEST_PLANE", Value: words(&s.requestPlane, "tcp", "nats"),
-			Help: "How requests reach the worker. tcp if not set; nats is not supported yet."},
+			Help: "How requests reach the worker; the frontend must use the same. tcp if not set. nats takes them from the server at NATS_SERVER; answers go to the frontend over TCP in any case."},
 		{Name: "response-plane", Env: "DYN_RESPONSE_PLANE", Value: words(&s.responsePlane, "tcp", "quic"),
 			Help: "How answers return; the frontend must use the same. tcp if not set; quic is not supported yet."},
 		{Name: "event-plane", Env: "DYN_EVENT_PLANE", Value: flags.OneOf(&s.eventPlane, eventWords...),

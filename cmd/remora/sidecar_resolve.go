@@ -28,21 +28,17 @@ func parseSidecar(args []string, lookup func(string) (string, bool)) (sidecarCon
 	return config, nil
 }
 
-// useFile is what to do without the other discovery backends.
-const useFile = "set --discovery-backend file, and DYN_FILE_KV to a folder shared with the frontend"
-
 // refuse names the first setting that asks for what Remora does not have yet, and what to set instead.
 func (s *sidecarFlags) refuse(from flags.Sources) error {
 	for _, c := range []struct {
 		when bool
 		say  refusal
 	}{
-		{s.discovery == "", "no discovery backend is set and the default, etcd, is not supported yet: " + useFile},
 		{
-			s.discovery == "etcd" || s.discovery == "kubernetes",
-			refusal("--discovery-backend " + s.discovery + " is not supported yet: " + useFile),
+			s.discovery == "kubernetes",
+			"--discovery-backend kubernetes is not supported yet: set --discovery-backend etcd, or file and DYN_FILE_KV to a folder " +
+				"shared with the frontend, on the frontend too",
 		},
-		{s.requestPlane == "nats", "--request-plane nats is not supported yet: set --request-plane tcp, on the frontend too"},
 		{s.responsePlane == "quic", "--response-plane quic is not supported yet: set --response-plane tcp, on the frontend too"},
 		{s.eventPlane == "nats", "--event-plane nats is not supported yet: set --event-plane zmq, on the frontend too"},
 		{s.role == protocol.Encode, "--disaggregation-mode encode is not supported yet: set agg, prefill or decode"},
@@ -88,6 +84,16 @@ func (s *sidecarFlags) resolve(from flags.Sources, lookup func(string) (string, 
 		ExcludeToolsWhenChoiceNone: s.excludeTools,
 	}
 	engine := engineConfig{Endpoint: s.grpcEndpoint, Backend: s.engineTransport, Connections: s.grpcConnections}
+	found, err := s.discoveryConfig(lookup)
+	if err != nil {
+		return sidecarConfig{}, err
+	}
+	var viaNATS *natsConfig
+	if s.requestPlane == "nats" {
+		if viaNATS, err = s.nats.config(); err != nil {
+			return sidecarConfig{}, err
+		}
+	}
 	for _, step := range []error{
 		card.setTypes(s.endpointTypes),
 		wholeSeconds(&engine.AttemptTimeout, "--grpc-connect-attempt-timeout-secs", s.attemptSecs),
@@ -101,9 +107,9 @@ func (s *sidecarFlags) resolve(from flags.Sources, lookup func(string) (string, 
 	}
 	return sidecarConfig{
 		Role: s.role, Address: address, Device: deviceType(lookup), Card: card, Engine: engine,
-		Discovery: s.discoveryConfig(lookup),
+		Discovery: found,
 		RequestPlane: requestPlaneConfig{
-			Host: s.rpcHost, Port: s.rpcPort, Codec: s.codec, MaxMessageSize: s.maxMessageSize,
+			NATS: viaNATS, Host: s.rpcHost, Port: s.rpcPort, Codec: s.codec, MaxMessageSize: s.maxMessageSize,
 			WorkerPool: s.workerPool, WorkQueue: s.queue, EngineLimit: s.engineLimit, EngineQueue: s.engineQueue,
 		},
 		System: systemConfig{
@@ -176,19 +182,23 @@ func (s *sidecarFlags) checkPaths() error {
 	return nil
 }
 
-func (s *sidecarFlags) discoveryConfig(lookup func(string) (string, bool)) discoveryConfig {
-	if s.discovery == "mem" {
-		return discoveryConfig{Backend: discoverMemory}
-	}
-	root := s.fileRoot
-	if root == "" {
-		temp, _ := lookup("TMPDIR")
-		if temp == "" {
-			temp = "/tmp"
+func (s *sidecarFlags) discoveryConfig(lookup func(string) (string, bool)) (discoveryConfig, error) {
+	switch s.discovery {
+	case "mem":
+		return discoveryConfig{Backend: discoverMemory}, nil
+	case "file":
+		root := s.fileRoot
+		if root == "" {
+			temp, _ := lookup("TMPDIR")
+			if temp == "" {
+				temp = "/tmp"
+			}
+			root = filepath.Join(temp, "dynamo_store_kv")
 		}
-		root = filepath.Join(temp, "dynamo_store_kv")
+		return discoveryConfig{Backend: discoverFile, FileRoot: root}, nil
 	}
-	return discoveryConfig{Backend: discoverFile, FileRoot: root}
+	found, err := s.etcd.config()
+	return discoveryConfig{Backend: discoverEtcd, Etcd: found}, err
 }
 
 // notices are the settings that are taken without the effect they have elsewhere.

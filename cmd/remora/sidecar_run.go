@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -11,8 +10,11 @@ import (
 
 	"remora/cmd/remora/internal/logging"
 	"remora/internal/dynamo/discovery"
+	"remora/internal/dynamo/discovery/etcd"
 	"remora/internal/dynamo/modelcard"
 	"remora/internal/dynamo/protocol"
+	"remora/internal/dynamo/requestplane/natsplane"
+	"remora/internal/dynamo/status"
 	"remora/internal/translate"
 	"remora/internal/vllm"
 	"remora/internal/worker"
@@ -21,18 +23,18 @@ import (
 // runSidecar serves until stop ends, and at once ends when cut does.
 func runSidecar(stop, cut context.Context, c sidecarConfig, logger *slog.Logger) error {
 	log := logger.With(logging.TargetKey, "remora::worker")
-	store, err := openStore(c.Discovery, logger.With(logging.TargetKey, "remora::discovery"))
-	if err != nil {
-		return err
-	}
+	id, metrics := discovery.NewID(), status.NewMetrics()
 	config := worker.Config{
+		InstanceID: id, Metrics: metrics,
+		OpenStore: func(ctx context.Context) (discovery.Store, error) {
+			return openStore(ctx, c.Discovery, id, metrics, logger.With(logging.TargetKey, "remora::discovery"))
+		},
 		Role: c.Role, Address: c.Address, EndpointTypes: c.Card.endpointTypes(), DeviceType: c.Device, Codec: c.RequestPlane.Codec,
 		Engine: vllm.Config{
 			Endpoint: c.Engine.Endpoint, Backend: c.Engine.Backend, Connections: c.Engine.Connections,
 			AttemptTimeout: c.Engine.AttemptTimeout, RetryInterval: c.Engine.RetryInterval, Log: logger.With(logging.TargetKey, "remora::vllm"),
 		},
 		StartupDeadline: c.Engine.StartupDeadline,
-		Store:           store,
 		Port:            c.RequestPlane.Port, MaxMessage: c.RequestPlane.MaxMessageSize,
 		StartReady: c.System.StartReady, HealthPath: c.System.HealthPath, LivePath: c.System.LivePath, SelfHost: c.System.SelfHostMetadata,
 		ChatTemplate: c.Card.ChatTemplate, ToolCallParser: c.Card.ToolCallParser, ReasoningParser: c.Card.ReasoningParser,
@@ -45,25 +47,51 @@ func runSidecar(stop, cut context.Context, c sidecarConfig, logger *slog.Logger)
 		config.Host = c.RequestPlane.Host.String()
 	}
 	config.Running, config.Waiting = c.RequestPlane.limits()
+	if c.RequestPlane.NATS != nil {
+		config.OpenPlane = func(ctx context.Context) (worker.Plane, error) {
+			return openNATS(ctx, c.RequestPlane.NATS, metrics, logger.With(logging.TargetKey, "remora::requestplane"))
+		}
+	}
 	if c.System.Enabled {
+		var err error
 		address := net.JoinHostPort(c.System.Host, strconv.Itoa(int(c.System.Port)))
 		if config.System, err = new(net.ListenConfig).Listen(stop, "tcp", address); err != nil {
-			err = fmt.Errorf("the system status server can't listen on %s (see DYN_SYSTEM_HOST and DYN_SYSTEM_PORT): %w", address, err)
-			return errors.Join(err, store.Close(context.WithoutCancel(stop)))
+			return fmt.Errorf("the system status server can't listen on %s (see DYN_SYSTEM_HOST and DYN_SYSTEM_PORT): %w", address, err)
 		}
 	}
 	return worker.Run(stop, cut, config) //nolint:wrapcheck // it says all
 }
 
-func openStore(c discoveryConfig, log *slog.Logger) (discovery.Store, error) {
-	if c.Backend == discoverMemory {
+// openStore opens the discovery. id is the worker's, under which etcd has its lease.
+func openStore(ctx context.Context, c discoveryConfig, id uint64, metrics *status.Metrics, log *slog.Logger) (discovery.Store, error) {
+	switch c.Backend {
+	case discoverMemory:
 		return new(discovery.Memory).Open(), nil
+	case discoverFile:
+		store, err := discovery.OpenFile(c.FileRoot, log)
+		if err != nil {
+			return nil, fmt.Errorf("discovery folder (see DYN_FILE_KV): %w", err)
+		}
+		return store, nil
+	case discoverEtcd:
 	}
-	store, err := discovery.OpenFile(c.FileRoot, log)
+	config := c.Etcd.config()
+	config.LeaseID, config.Log, config.Meter = id, log, metrics
+	store, err := etcd.Open(ctx, config)
 	if err != nil {
-		return nil, fmt.Errorf("discovery folder (see DYN_FILE_KV): %w", err)
+		return nil, fmt.Errorf("%w: set ETCD_ENDPOINTS and ETCD_AUTH_* to a running etcd, or --discovery-backend file with DYN_FILE_KV for one host", err)
 	}
 	return store, nil
+}
+
+func openNATS(ctx context.Context, c *natsConfig, metrics *status.Metrics, log *slog.Logger) (worker.Plane, error) {
+	config := c.config()
+	config.Log, config.Meter = log, metrics
+	plane, err := natsplane.Open(ctx, config)
+	if err != nil {
+		return nil, fmt.Errorf("%w: set NATS_SERVER and NATS_AUTH_* to a running server, or --request-plane tcp, on the frontend too", err)
+	}
+	return plane, nil
 }
 
 func (c *cardConfig) endpointTypes() (types modelcard.EndpointTypes) {

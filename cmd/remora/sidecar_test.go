@@ -56,7 +56,9 @@ var settingCases = []struct {
 	change           func(*sidecarConfig)
 }{
 	{"discovery-backend", "DYN_DISCOVERY_BACKEND", "mem", func(c *sidecarConfig) { c.Discovery = discoveryConfig{Backend: discoverMemory} }},
+	{"discovery-backend", "DYN_DISCOVERY_BACKEND", "etcd", func(c *sidecarConfig) { c.Discovery = baseEtcd() }},
 	{"request-plane", "DYN_REQUEST_PLANE", "tcp", nil},
+	{"request-plane", "DYN_REQUEST_PLANE", "nats", func(c *sidecarConfig) { c.RequestPlane.NATS = baseNATS() }},
 	{"response-plane", "DYN_RESPONSE_PLANE", "tcp", nil},
 	{"event-plane", "DYN_EVENT_PLANE", "zmq", nil},
 	{"event-plane", "DYN_EVENT_PLANE", "", nil},
@@ -129,8 +131,9 @@ var settingCases = []struct {
 	{"", "NVIDIA_VISIBLE_DEVICES", "all", nil},
 	{"", "DYN_LORA_ENABLED", "false", nil},
 	{"", "DYN_TCP_TLS_INSECURE", "0", nil},
-	{"", "ETCD_ENDPOINTS", "http://e:2379", nil},
-	{"", "NATS_SERVER", "nats://n:4222", nil},
+	{"", "ETCD_ENDPOINTS", "http://e:2379", nil}, // without --discovery-backend etcd
+	{"", "ETCD_AUTH_USERNAME", "u", nil},
+	{"", "NATS_SERVER", "nats://n:4222", nil}, // without --request-plane nats
 	{"", "DYN_LOG", "off", func(c *sidecarConfig) { c.Log.Filter = parsedFilter("off") }},
 	{"", "DYN_LOG", "info,remora::vllm=debug", func(c *sidecarConfig) { c.Log.Filter = parsedFilter("info,remora::vllm=debug") }},
 	{"", "DYN_LOGGING_CONSOLE_FORMAT", "jsonl", func(c *sidecarConfig) { c.Log.Format = logging.JSONL }},
@@ -207,6 +210,9 @@ func TestSidecarTableIsCovered(t *testing.T) {
 	for _, c := range settingCases {
 		seen[c.flag], seen[c.env] = true, true
 	}
+	for _, c := range serviceCases {
+		seen[c.env] = true
+	}
 	for _, c := range refusedCases {
 		for name := range c.env {
 			seen[name] = true
@@ -276,15 +282,12 @@ var refusedCases = []struct {
 	code int
 	want string // part of the message
 }{
-	{args: []string{"--grpc-endpoint=a:1"}, bare: true, code: 1, want: "no discovery backend is set and the default, etcd, is not supported yet: set --discovery-backend file"},
-	{args: []string{"--grpc-endpoint=a:1", "--discovery-backend=etcd"}, bare: true, code: 1, want: "--discovery-backend etcd is not supported yet: set --discovery-backend file"},
-	{args: []string{"--grpc-endpoint=a:1", "--discovery-backend=kubernetes"}, bare: true, code: 1, want: "--discovery-backend kubernetes is not"},
+	{args: []string{"--grpc-endpoint=a:1", "--discovery-backend=kubernetes"}, bare: true, code: 1, want: "--discovery-backend kubernetes is not supported yet: set --discovery-backend etcd, or file"},
 	{args: []string{"--grpc-endpoint=a:1"}, env: environment{"DYN_DISCOVERY_BACKEND": ""}, bare: true, code: 2, want: "a value is required for '--discovery-backend <DISCOVERY_BACKEND>' (from DYN_DISCOVERY_BACKEND)"},
 	{args: []string{"--discovery-backend=file"}, bare: true, code: 2, want: "the following required arguments were not provided:\n  --grpc-endpoint <GRPC_ENDPOINT>"},
 	{args: []string{"--grpc-endpoint=https://a:1", "--discovery-backend=file"}, bare: true, code: 2, want: "TLS"},
 	{args: []string{"--grpc-endpoint=", "--discovery-backend=file"}, bare: true, code: 2, want: "invalid value '' for '--grpc-endpoint <GRPC_ENDPOINT>'"},
 	{args: []string{"--grpc-endpoint=ftp://a:1", "--discovery-backend=file"}, bare: true, code: 2, want: "scheme"},
-	{args: []string{"--request-plane=nats"}, code: 1, want: "set --request-plane tcp"},
 	{args: []string{"--response-plane=quic"}, code: 1, want: "set --response-plane tcp"},
 	{args: []string{"--event-plane=nats"}, code: 1, want: "set --event-plane zmq"},
 	{args: []string{"--disaggregation-mode=encode"}, code: 1, want: "set agg, prefill or decode"},
