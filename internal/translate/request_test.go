@@ -275,6 +275,9 @@ func TestRank(t *testing.T) {
 		if (refusal == nil) != fits {
 			t.Errorf("rank %s of 4 to 7: %v", rank, refusal)
 		}
+		if !fits && (refusal.Err.Kind != protocol.ErrorBackendInvalidArgument || !strings.Contains(refusal.Err.Public, "rank "+rank+" is not served here: this worker has ranks 4 to 7")) {
+			t.Errorf("rank %s: %+v", rank, refusal.Err)
+		}
 	}
 }
 

@@ -41,6 +41,8 @@ type rig struct {
 	dialing  func(ctx context.Context) error // runs before every dial-back; nil: nothing. Set before the first request
 	wg       sync.WaitGroup
 	handoffs int // made so far; the test's goroutine's
+	// dpRank and prefillRank are what bodies ask for; nil: nothing. Set before the first request.
+	dpRank, prefillRank *uint32
 }
 
 func bubble(t *testing.T, role protocol.Role, test func(r *rig)) {
@@ -109,6 +111,7 @@ func (r *rig) body() *protocol.PreprocessedRequest {
 	b := &protocol.PreprocessedRequest{
 		Model: "tiny", TokenIDs: []uint32{1, 2, 3, 4}, StopConditions: protocol.StopConditions{MaxTokens: &maxTokens},
 	}
+	b.Routing.DPRank, b.Routing.PrefillDPRank = r.dpRank, r.prefillRank
 	if r.role == protocol.Decode {
 		b.PrefillResult = &protocol.PrefillResult{DisaggregatedParams: r.handoffParams()}
 	}

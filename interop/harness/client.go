@@ -43,6 +43,13 @@ type Request struct {
 	Logprobs      any            `json:"logprobs,omitempty"`
 	TopLogprobs   int            `json:"top_logprobs,omitempty"`
 	StreamOptions *StreamOptions `json:"stream_options,omitempty"`
+	NvExt         *NvExt         `json:"nvext,omitempty"`
+}
+
+// NvExt is Dynamo's own part of a request: where it shall run.
+type NvExt struct {
+	Instance uint64  `json:"backend_instance_id,omitempty"`
+	Rank     *uint32 `json:"dp_rank,omitempty"`
 }
 
 // Message is one turn of a chat.

@@ -1,6 +1,7 @@
 package harness
 
 import (
+	"fmt"
 	"strconv"
 	"strings"
 )
@@ -16,6 +17,23 @@ func (c *Client) Metrics(t T) Metrics {
 		t.Fatalf("%v", err)
 	}
 	return parseMetrics(text)
+}
+
+// RankMetrics scrapes /metrics for the samples of one data-parallel rank.
+func (c *Client) RankMetrics(t T, rank uint32) Metrics {
+	t.Helper()
+	text, err := c.Get(t.Context(), "/metrics")
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	label := fmt.Sprintf("engine=%q", strconv.FormatUint(uint64(rank), 10))
+	var own strings.Builder
+	for line := range strings.Lines(text) {
+		if strings.Contains(line, label) {
+			own.WriteString(line)
+		}
+	}
+	return parseMetrics(own.String())
 }
 
 // parseMetrics reads the Prometheus text format as far as it is used here: no timestamps, no exemplars.
