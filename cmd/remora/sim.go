@@ -83,6 +83,7 @@ func simTable(c *simConfig, log *logSettings) *flags.Set {
 				{Name: "data-parallel-start-rank", Default: "0", Value: size(&e.DataParallelStartRank, 0), Help: "The first rank that is here."},
 				{Name: "data-parallel-size-local", Value: size(&e.DataParallelSizeLocal, 1), Help: "The number of ranks that are here. Without it, all from the first one on."},
 				{Name: "kv-events-config", Value: eventsConfig(&e.KVEvents), Help: `Where changes of the prefix cache are published, in vLLM's JSON: {"enable_kv_cache_events": true, "endpoint": "tcp://*:5557", "replay_endpoint": "tcp://*:5657"}. Also publisher, topic, buffer_steps, hwm, max_queue_size. Ports are those of rank 0; * means --host, and port 0 takes any.`},
+				{Name: "multimodal", Value: flags.Switch(&e.Multimodal), Help: "Take images, video and audio. They change the text like any other part of the prompt; URLs are not fetched, their text stands for what is there. The built-in model's places for them are <|image_1|>, <|image_2|> and so on."},
 				{Name: "hash-seed", Value: flags.Number(&e.HashSeed, 1, math.MaxUint64), Help: "Where block hashes begin, as PYTHONHASHSEED says for a real engine: equal blocks have one name in engines with one seed. Without it every rank has names of its own."},
 				{Name: "seed", Default: "0", Value: flags.Number(&e.Seed, 0, math.MaxUint64), Help: "Stands for the weights: engines of a pair need the same."},
 			}},

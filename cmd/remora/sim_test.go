@@ -27,6 +27,16 @@ func TestSimFaultFlags(t *testing.T) {
 	}
 }
 
+// TestSimTakesMedia: only when it is told to.
+func TestSimTakesMedia(t *testing.T) {
+	for _, args := range [][]string{nil, {"--multimodal"}} {
+		got, err := parseSim(args, environment{}.lookup)
+		if err != nil || got.Engine.Multimodal != (args != nil) {
+			t.Errorf("%q: %v, %v", args, got.Engine.Multimodal, err)
+		}
+	}
+}
+
 // TestSimRestarts: with ranks and KV events it says where each socket is; told to restart, another engine is at the same ones.
 func TestSimRestarts(t *testing.T) {
 	t.Setenv("TMPDIR", t.TempDir())

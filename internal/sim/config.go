@@ -55,6 +55,8 @@ type Config struct {
 	DeathLinger time.Duration
 	// Seed stands for the model's weights: engines with different seeds say different things. Default 0.
 	Seed uint64
+	// Multimodal: requests may bring media, which change what the engine says.
+	Multimodal bool
 	// HashSeed is where block hashes begin, as PYTHONHASHSEED says for a real engine: equal blocks of engines, and of ranks, with
 	// one seed have one name. Default: each rank draws its own.
 	HashSeed uint64

@@ -53,6 +53,7 @@ func (c *control) GetModelInfo(context.Context, *pb.GetModelInfoRequest) (*pb.Mo
 		ServedModelAliases:    c.s.cfg.Aliases,
 		SupportsTextInput:     true,
 		SupportsTokenIdsInput: true,
+		SupportsMultimodal:    c.s.cfg.Multimodal,
 	}, nil
 }
 

@@ -99,16 +99,10 @@ func (s *Server) checkShape(req *pb.GenerateRequest) error {
 	if req.GetLoraName() != "" {
 		return status.Error(codes.FailedPrecondition, "engine was not started with LoRA enabled")
 	}
-	if len(req.GetMedia()) > 0 {
-		if req.GetTokenIds() == nil {
-			return invalid("multimodal gRPC requests must provide token_ids input")
-		}
-		return invalid("multimodal input is not supported by this chat renderer")
-	}
-	return nil
+	return s.checkMedia(req)
 }
 
-// setPrompt tokenizes if need be, and checks the prompt's ids and length.
+// setPrompt tokenizes if need be, puts media into their places, and checks the prompt's ids and length.
 func (s *Server) setPrompt(j *job, req *pb.GenerateRequest) error {
 	ids := req.GetTokenIds().GetIds()
 	if _, isText := req.GetPrompt().(*pb.GenerateRequest_Text); isText {
@@ -127,10 +121,20 @@ func (s *Server) setPrompt(j *job, req *pb.GenerateRequest) error {
 		}
 		ids = ids[max(0, len(ids)-n):]
 	}
-	if len(ids) >= s.cfg.MaxModelLen {
-		return invalid("this model's maximum context length is %d tokens, but the prompt contains %d input tokens", s.cfg.MaxModelLen, len(ids))
+	if err := s.checkLength(len(ids)); err != nil { // before media are looked for in it
+		return err
 	}
 	j.core.Prompt = ids
+	if err := placeMedia(&j.core, req.GetMedia()); err != nil {
+		return err
+	}
+	return s.checkLength(len(j.core.Prompt))
+}
+
+func (s *Server) checkLength(n int) error {
+	if n >= s.cfg.MaxModelLen {
+		return invalid("this model's maximum context length is %d tokens, but the prompt contains %d input tokens", s.cfg.MaxModelLen, n)
+	}
 	return nil
 }
 

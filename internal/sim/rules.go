@@ -15,7 +15,7 @@ type Rule struct {
 
 // Rules lists them in the order of their sections.
 func Rules() []Rule {
-	return slices.Concat(streamRules(), handOffRules(), eventRules(), engineRules())
+	return slices.Concat(streamRules(), handOffRules(), eventRules(), mediaRules(), engineRules())
 }
 
 // streamRules are those of one engine and its client.
@@ -119,6 +119,23 @@ func eventRules() []Rule {
 		{Name: "events-replay", Section: "E.5", Row: "batches from a number on, as far back as buffer_steps, and an end marker; older releases send no topic"},
 		{Name: "events-lost", Section: "E.1", Row: "a message that a subscriber has no room for is lost to it, and keeps its number"},
 		{Name: "cache-metrics", Section: "F", Row: "prefix_cache_queries and _hits count tokens; the label engine is the rank"},
+	}
+}
+
+// mediaRules are those of images, films and sounds. No real engine that takes them was measured.
+func mediaRules() []Rule {
+	return []Rule{
+		{Name: "media-refused", Section: "B.4", Row: "media with a text prompt, and media for a model that takes none: INVALID_ARGUMENT in the recorded words"},
+		{Name: "media-flag", Section: "A.6, from source", Row: "GetModelInfo says supports_multimodal"},
+		{Name: "media-truncation", Section: "A.3, from source", Row: "truncate_prompt_tokens with media: INVALID_ARGUMENT"},
+		{Name: "media-unready", Section: "B.4, from source", Row: "media that cannot be prepared: INVALID_ARGUMENT"},
+		{Name: "media-expansion", Section: "A.3, A.5, from source", Row: "placeholders grow and PromptInfo tells how long the prompt is; features change nothing"},
+		{Name: "media-identity", Section: "A.4, from source", Row: "an item is known by uuid or identifier, else by content; other bytes of one name go unnoticed"},
+		{Name: "media-hash", Section: "E.3, from source", Row: "a block's hash has every item that reaches into it, with its place in the block"},
+		{Name: "media-other-on-d", Section: "D.2, from source", Row: "other media on D than on P: OK, P's text, and D's cache has it under D's names"},
+		{Name: "events-media", Section: "E.2, from source", Row: "extra_keys have [identifier, offset in the block] for each item of a block, before the salt"},
+		{Name: "media-fetch", Section: "A.4", Row: "URLs are fetched", Outside: "there is no network: the text of a URL stands for what is there"},
+		{Name: "media-encoder", Section: "A.5", Row: "ec_transfer_params take the place of the encoder's work", Outside: "there is no encoder"},
 	}
 }
 

@@ -8,7 +8,8 @@
 //
 // # What the text proves
 //
-// A slot of the pool is the KV of one token: mix(digest of all earlier slots, token). Each step reads all slots of a request's
-// block table again, so a wrong block, a stale transfer or a poisoned prefix gives wrong text and nothing else can hide it.
-// The prefix cache finds blocks by token hash and never looks at the slots, as the real one does.
+// A slot of the pool is the KV of one token: mix(digest of all earlier slots, token, what media show at its place). Each step
+// reads all slots of a request's block table again, so a wrong block, a stale transfer, another image or a poisoned prefix
+// gives wrong text and nothing else can hide it. The prefix cache finds blocks by the hash of their tokens and of the names of
+// their media, and never looks at the slots, as the real one does.
 package core

@@ -20,6 +20,8 @@ type Event struct {
 	Parent *uint64  // Stored: the block before the first one; nil when that is the prompt's first
 	Tokens []uint32 // Stored: of all these blocks. Nobody changes them
 	Salt   string   // Stored: the request's cache salt when Parent is nil
+	// Media, of a Stored: what reaches into each of the blocks. Nil: nothing into any.
+	Media [][]MediaKey
 }
 
 // journal collects events until a step publishes them. A nil journal keeps nothing. It grows by at most one Stored a request
@@ -46,6 +48,14 @@ func (j *journal) stored(s *sequence, from, to, blockSize int) {
 		ev.Parent = &parent
 	} else {
 		ev.Salt = s.req.CacheSalt
+	}
+	for i := from; i < to; i++ {
+		if keys := mediaKeys(s.req.Media, i*blockSize, (i+1)*blockSize); keys != nil {
+			if ev.Media == nil {
+				ev.Media = make([][]MediaKey, to-from)
+			}
+			ev.Media[i-from] = keys
+		}
 	}
 	j.pending = append(j.pending, ev)
 }

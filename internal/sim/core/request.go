@@ -11,8 +11,9 @@ type Request struct {
 	MinTokens      int // end-of-sequence and stop ids cannot be sampled before that many tokens
 	StopTokens     []uint32
 	IgnoreEOS      bool
-	BypassCache    bool   // do not read the prefix cache; what is computed still enters it
-	CacheSalt      string // changes all block hashes
+	BypassCache    bool    // do not read the prefix cache; what is computed still enters it
+	CacheSalt      string  // changes all block hashes
+	Media          []Media // in order of their offset, inside the prompt
 	Sampling       Sampling
 	PromptLogprobs *int // nil: none; else that many candidates for each prompt position. Bypasses the cache
 	Transfer       Transfer

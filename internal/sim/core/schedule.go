@@ -167,7 +167,7 @@ func (e *Engine) lookup(s *sequence) []int {
 	return hits
 }
 
-// hash names the k-th block of a request. Hashes depend on tokens only and are kept.
+// hash names the k-th block of a request. Hashes depend on tokens and media only and are kept.
 func (e *Engine) hash(s *sequence, k int) uint64 {
 	for len(s.hashes) <= k {
 		i := len(s.hashes)
@@ -175,7 +175,12 @@ func (e *Engine) hash(s *sequence, k int) uint64 {
 		if i > 0 {
 			parent = s.hashes[i-1]
 		}
-		s.hashes = append(s.hashes, blockHash(parent, s.tokens[i*e.cfg.BlockSize:(i+1)*e.cfg.BlockSize]))
+		start, end := i*e.cfg.BlockSize, (i+1)*e.cfg.BlockSize
+		hash := blockHash(parent, s.tokens[start:end])
+		for _, key := range mediaKeys(s.req.Media, start, end) {
+			hash = key.hash(hash)
+		}
+		s.hashes = append(s.hashes, hash)
 	}
 	return s.hashes[k]
 }
@@ -233,7 +238,7 @@ func (e *Engine) forward(s *sequence, n int) {
 	for range n {
 		token := s.tokens[s.computed]
 		e.scorePrompt(s, digest)
-		value := slotValue(digest, token)
+		value := slotValue(digest, token) ^ look(s.req.Media, s.computed)
 		*e.pool.slot(s.table, s.computed) = value
 		digest = fold(digest, value)
 		s.computed++

@@ -132,16 +132,33 @@ func (w *eventWriter) group() {
 	w.b = msgp.AppendInt(w.b, 0)
 }
 
-// extraKeys are what makes a block's hash differ besides its tokens: the cache salt, in the first block of a prompt.
+// extraKeys are what makes a block's hash differ besides its tokens: the media that reach into it, each with its place, and in
+// the first block of a prompt the cache salt.
 func (w *eventWriter) extraKeys(ev *core.Event) {
 	w.key("extra_keys")
 	w.b = msgp.AppendArrayHeader(w.b, uint32(len(ev.Hashes)))
 	for i := range ev.Hashes {
-		if i > 0 || ev.Salt == "" {
+		var media []core.MediaKey
+		if ev.Media != nil {
+			media = ev.Media[i]
+		}
+		n := len(media)
+		salted := i == 0 && ev.Salt != ""
+		if salted {
+			n++
+		}
+		if n == 0 {
 			w.b = msgp.AppendNil(w.b)
 			continue
 		}
-		w.b = msgp.AppendArrayHeader(w.b, 1)
-		w.b = msgp.AppendString(w.b, ev.Salt)
+		w.b = msgp.AppendArrayHeader(w.b, uint32(n))
+		for _, key := range media {
+			w.b = msgp.AppendArrayHeader(w.b, 2)
+			w.b = msgp.AppendString(w.b, key.ID)
+			w.b = msgp.AppendInt(w.b, key.Offset)
+		}
+		if salted {
+			w.b = msgp.AppendString(w.b, ev.Salt)
+		}
 	}
 }

@@ -2,6 +2,7 @@ package kvpub
 
 import (
 	"encoding/hex"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -44,6 +45,22 @@ func TestBytes(t *testing.T) {
 		if want := strings.Join(strings.Fields(tt.want), ""); hex.EncodeToString(got) != want {
 			t.Errorf("%s:\ngot  %x\nwant %s", name, got, want)
 		}
+	}
+}
+
+// Rules: events-media, events-salt.
+func TestMediaInExtraKeys(t *testing.T) {
+	got := Form{}.batch(2, []core.Event{{
+		Kind: core.Stored, Hashes: []uint64{7, 8, 9}, Tokens: []uint32{1, 2, 3}, Salt: "s",
+		Media: [][]core.MediaKey{{{ID: "x", Offset: 0}}, nil, {{ID: "x", Offset: -2}, {ID: "y", Offset: 0}}},
+	}}, 1, 0)
+	decoded, _, err := msgp.ReadIntfBytes(got)
+	if err != nil {
+		t.Fatal(err)
+	}
+	keys := decoded.([]any)[1].([]any)[0].(map[string]any)["extra_keys"]
+	if want := "[[[x 0] s] <nil> [[x -2] [y 0]]]"; fmt.Sprint(keys) != want {
+		t.Errorf("%v, want %s", keys, want)
 	}
 }
 
