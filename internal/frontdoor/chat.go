@@ -110,8 +110,11 @@ func readContent(param string, raw jsontext.Value, optional bool) (string, *http
 		}
 		texts := make([]string, len(parts))
 		for i, part := range parts {
-			if part.Type != "text" || part.Text == nil {
-				return "", badRequest(param, "%s: only parts of type text are served here", param)
+			switch {
+			case part.Type != "text":
+				return "", badRequest(param, "%s: only parts of type text are served here, not %.40q; media need the stock frontend", param, part.Type)
+			case part.Text == nil:
+				return "", badRequest(param, "%s: a part of type text has no text", param)
 			}
 			texts[i] = *part.Text
 		}
