@@ -8,7 +8,8 @@
 //
 // Server.Run owns all of them and returns when the last one has ended: an engine loop for each rank, which alone touches its
 // core and publishes its events; those of the event sockets; one accept loop for each listener; one goroutine for each
-// connection of the side channel; one for each transfer or notification under way to another engine. gRPC and HTTP handlers run on their libraries' goroutines, which Run waits for too.
+// connection of the side channel; one for each transfer or notification under way to another engine. gRPC and HTTP handlers
+// run on their libraries' goroutines, which Run waits for too.
 //
 // # What it copies and what it spoils
 //

@@ -340,7 +340,7 @@ func TestDeath(t *testing.T) {
 // TestPause: with WAIT, requests are accepted and silent until the engine goes on, running ones end, and the prefix cache is
 // forgotten.
 //
-// Rules: pause-wait.
+// Rules: pause-wait, pause-keep.
 func TestPause(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, network{}, "e", nil)
@@ -389,7 +389,7 @@ func TestPause(t *testing.T) {
 		pause(pb.PauseMode_PAUSE_MODE_KEEP)
 		before := e.Stats().GeneratedTokens
 		time.Sleep(time.Second)
-		if s := e.Stats(); s.GeneratedTokens > before+1 || s.Running != 1 {
+		if s := e.Stats(); s.GeneratedTokens > before+1 || s.Waiting != 1 || s.UsedBlocks != 0 {
 			t.Errorf("KEEP goes on: %+v", s)
 		}
 		resume()

@@ -13,8 +13,8 @@ import (
 )
 
 // PauseGeneration stops the engine from starting requests; they are taken in and stay silent. Those that run are aborted (ABORT
-// and no mode), waited for (WAIT) or kept as they are (KEEP). Unless told otherwise it forgets the prefix cache; with KEEP it
-// cannot, since the blocks are in use.
+// and no mode), waited for (WAIT) or kept (KEEP). Unless told otherwise it forgets the prefix cache: it waits for the leases of
+// held hand-offs, and with KEEP it takes the blocks of those that run, which compute them anew afterwards.
 func (c *control) PauseGeneration(ctx context.Context, req *pb.PauseGenerationRequest) (*pb.PauseGenerationResponse, error) {
 	level := core.PauseNew
 	switch req.GetMode() {
@@ -40,7 +40,7 @@ func (c *control) PauseGeneration(ctx context.Context, req *pb.PauseGenerationRe
 	}
 	if req.ClearCache == nil || req.GetClearCache() {
 		err := c.utility(ctx, "reset_prefix_cache", func(l *loop) {
-			if !l.engine.ClearCache() {
+			if !l.engine.ClearCache(level == core.PauseAll) {
 				c.s.cfg.Log.Warn("the prefix cache is not cleared: some blocks are in use")
 			}
 		})
@@ -51,12 +51,12 @@ func (c *control) PauseGeneration(ctx context.Context, req *pb.PauseGenerationRe
 	return &pb.PauseGenerationResponse{}, nil
 }
 
-// waitIdle returns when nothing runs any more, at once when running requests are kept.
+// waitIdle returns when nothing runs and nothing is held any more, at once when running requests are kept.
 func (c *control) waitIdle(ctx context.Context, level core.Pause) error {
 	tick := time.NewTicker(c.s.cfg.StepTime)
 	defer tick.Stop()
 	for level == core.PauseNew {
-		if !slices.ContainsFunc(c.s.RankStats(), func(st core.Stats) bool { return st.Running > 0 && !st.Dead }) {
+		if !slices.ContainsFunc(c.s.RankStats(), func(st core.Stats) bool { return st.Running+st.Held > 0 && !st.Dead }) {
 			return nil
 		}
 		select {

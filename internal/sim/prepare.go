@@ -74,7 +74,7 @@ func parseRank(values []string) (*uint32, error) {
 	if len(values) == 0 {
 		return nil, nil //nolint:nilnil // no rank is asked for
 	}
-	rank, err := strconv.ParseUint(strings.TrimSpace(values[0]), 10, 32)
+	rank, err := strconv.ParseUint(strings.TrimPrefix(strings.TrimSpace(values[0]), "+"), 10, 32)
 	if err != nil {
 		return nil, invalid("x-data-parallel-rank metadata must be an unsigned 32-bit integer")
 	}

@@ -90,7 +90,7 @@ func TestServerInfoOfRanks(t *testing.T) {
 func TestRankMetadata(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, network{}, "e", func(c *Config) { c.DataParallelSize, c.DataParallelStartRank, c.DataParallelSizeLocal = 8, 4, 3 })
-		for _, rank := range []string{"4", " 5 ", "6", "06"} {
+		for _, rank := range []string{"4", " 5 ", "+6", "06"} {
 			if r := e.on(t, rank, request("r", words(9, 1), 2)); r.err != nil {
 				t.Errorf("rank %q: %v", rank, r.err)
 			}
@@ -99,7 +99,7 @@ func TestRankMetadata(t *testing.T) {
 			t.Errorf("%v", got)
 		}
 		const noNumber = "InvalidArgument: x-data-parallel-rank metadata must be an unsigned 32-bit integer"
-		for _, rank := range []string{"", "-1", "4.0", "x", "4294967296", "0x4", "4 5"} {
+		for _, rank := range []string{"", "-1", "4.0", "x", "4294967296", "0x4", "4 5", "4,5", "++4"} {
 			wantStatus(t, e.on(t, rank, request("r", words(9, 1), 2)).err, noNumber)
 		}
 		for _, rank := range []string{"0", "3", "7", "65540", "4294967295"} {

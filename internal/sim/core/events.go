@@ -27,7 +27,8 @@ type Event struct {
 // journal collects events until a step publishes them. A nil journal keeps nothing. It grows by at most one Stored a request
 // and one Removed a block in a step.
 type journal struct {
-	pending   []Event // of the step under way
+	pending   []Event // of the step under way, or of the next one
+	later     []Event // of the step after the one under way
 	published []Event // of steps that are over, until they are taken
 }
 
@@ -60,8 +61,13 @@ func (j *journal) stored(s *sequence, from, to, blockSize int) {
 	j.pending = append(j.pending, ev)
 }
 
-func (j *journal) cleared() {
-	if j != nil {
+// cleared belongs to the next step, also when one is under way.
+func (j *journal) cleared(underWay bool) {
+	switch {
+	case j == nil:
+	case underWay:
+		j.later = append(j.later, Event{Kind: Cleared})
+	default:
 		j.pending = append(j.pending, Event{Kind: Cleared})
 	}
 }
@@ -70,7 +76,7 @@ func (j *journal) cleared() {
 func (j *journal) publish() {
 	if j != nil {
 		j.published = append(j.published, j.pending...)
-		j.pending = j.pending[:0]
+		j.pending, j.later = append(j.pending[:0], j.later...), j.later[:0]
 	}
 }
 

@@ -54,7 +54,7 @@ func (b *bench) follow(e *Engine) {
 		return
 	}
 	now := maps.Clone(m)
-	if err := now.replay(e.journal.pending); err != nil {
+	if err := now.replay(slices.Concat(e.journal.pending, e.journal.later)); err != nil {
 		b.t.Fatalf("%s: %v", e.cfg.EngineID, err)
 	}
 	if !maps.Equal(now, e.Cached()) {
@@ -175,7 +175,7 @@ func TestEventsOfAFetch(t *testing.T) {
 			t.Fatal(err)
 		}
 		b.settle()
-		b.wantTold(b.d, map[string]string{"gone": "--", "d": "---"}[id])
+		b.wantTold(b.d, map[string]string{"gone": "--", "d": ""}[id])
 		if id == "gone" {
 			b.d.Cancel(id, Aborted)
 		}
@@ -194,13 +194,13 @@ func TestEventsOfAClear(t *testing.T) {
 	b := newBench(t, nil)
 	h := b.handOff("p", prompt(12, 1))
 	b.wantTold(b.p, "+3")
-	if b.p.ClearCache() {
+	if b.p.ClearCache(false) {
 		t.Error("cleared while blocks are held")
 	}
 	b.run(b.d, decode("d", prompt(12, 1), 1, h))
 	b.settle()
 	b.wantTold(b.p, "")
-	if !b.p.ClearCache() || len(b.p.Cached()) != 0 {
+	if !b.p.ClearCache(false) || len(b.p.Cached()) != 0 {
 		t.Error("not cleared")
 	}
 	b.settle()
@@ -230,7 +230,7 @@ func TestNoEvents(t *testing.T) {
 	}
 	b.p.Schedule(b.now)
 	b.p.Apply(b.now)
-	b.p.ClearCache()
+	b.p.ClearCache(false)
 	if got := b.p.TakeEvents(); got != nil {
 		t.Errorf("%+v", got)
 	}

@@ -5,9 +5,9 @@ import "slices"
 // noBlock ends the linked lists of the pool. Block 0 is the null block: reserved, never free, never given out.
 const noBlock = -1
 
-// pool is the KV memory of one engine: fixed blocks of token slots with reference counts, a free list in least-recently-freed
-// order, and a map from block hash to the blocks that were labelled with it. A free block keeps its label and its slots until
-// it is taken again: that is the prefix cache.
+// pool is the KV memory of one engine: fixed blocks of token slots with reference counts, a free list with the blocks that are
+// not cached in front and the others in least-recently-freed order, and a map from block hash to the blocks that were labelled
+// with it. A free block keeps its label and its slots until it is taken again: that is the prefix cache.
 type pool struct {
 	blockSize int
 	slots     []uint64 // block b owns slots[b*blockSize : (b+1)*blockSize]
@@ -51,7 +51,7 @@ func (p *pool) next() (hash uint64, cached bool) {
 	return b.hash, b.labelled
 }
 
-// take gives out the block that has been free for the longest time and forgets what it was cached as.
+// take gives out the first free block and forgets what it was cached as.
 // The caller has made sure that one is free.
 func (p *pool) take() int {
 	id := p.head
@@ -78,13 +78,18 @@ func (p *pool) share(id int) {
 	p.blocks[id].refs++
 }
 
-// release drops one reference to each block of a table, tail blocks first, so that they are evicted first.
+// release drops one reference to each block of a table, tail blocks first, so that they are evicted first. A block that is not
+// cached is of no use to anybody: it is taken before all others.
 func (p *pool) release(table []int) {
 	for _, id := range slices.Backward(table) {
 		b := &p.blocks[id]
 		b.refs--
-		if b.refs == 0 {
+		switch {
+		case b.refs > 0:
+		case b.labelled:
 			p.pushFree(id)
+		default:
+			p.pushFront(id)
 		}
 	}
 }
@@ -128,6 +133,18 @@ func (p *pool) pushFree(id int) {
 		p.blocks[p.tail].next = id
 	}
 	p.tail = id
+	p.free++
+}
+
+func (p *pool) pushFront(id int) {
+	b := &p.blocks[id]
+	b.inFree, b.prev, b.next = true, noBlock, p.head
+	if p.head == noBlock {
+		p.tail = id
+	} else {
+		p.blocks[p.head].prev = id
+	}
+	p.head = id
 	p.free++
 }
 

@@ -25,7 +25,8 @@ func TestHitOnRunningPrefill(t *testing.T) {
 	}
 }
 
-// TestFreeOrder: blocks are taken in the order in which they were freed, those of one request from its tail.
+// TestFreeOrder: blocks that are not cached are taken first; the others in the order in which they were freed, those of one
+// request from its tail.
 //
 // Rules: free-order.
 func TestFreeOrder(t *testing.T) {
@@ -37,13 +38,16 @@ func TestFreeOrder(t *testing.T) {
 	for range 2 {
 		second = append(second, p.take())
 	}
+	p.label(first[0], 1)
+	p.label(first[1], 2)
+	p.label(second[0], 3)
 	p.release(second)
 	p.release(first)
 	var got []int
 	for p.free > 0 {
 		got = append(got, p.take())
 	}
-	want := []int{6, 7, second[1], second[0], first[2], first[1], first[0]}
+	want := []int{first[2], second[1], 6, 7, second[0], first[1], first[0]}
 	if !slices.Equal(got, want) {
 		t.Errorf("taken %v, want %v", got, want)
 	}

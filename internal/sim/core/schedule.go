@@ -28,7 +28,7 @@ func (e *Engine) Schedule(now time.Duration) Plan {
 	switch {
 	case plan.Busy:
 		e.counts.Steps++
-	case len(e.seqs)+len(e.holds) > 0: // a step all the same, of which Apply has nothing to do
+	case e.paused == PauseNone && len(e.seqs)+len(e.holds) > 0: // a step all the same, of which Apply has nothing to do
 		e.journal.publish()
 	}
 	return plan

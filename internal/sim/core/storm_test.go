@@ -118,8 +118,8 @@ func (s *storm) actions() map[string]func(*rapid.T) {
 				s.deliver(s.d, r)
 			}
 		},
-		"clear": func(*rapid.T) {
-			s.p.ClearCache()
+		"clear": func(t *rapid.T) {
+			s.p.ClearCache(rapid.Bool().Draw(t, "everybody"))
 			s.follow(s.p)
 		},
 		"time": func(t *rapid.T) {
