@@ -23,6 +23,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -156,6 +157,33 @@ func (s *summary) add(e event) {
 		fmt.Fprint(s.out, e.Output)
 	case "pass", "skip", "fail":
 		s.end(e, s.text(key))
+		delete(s.output, key)
+		if e.Test == "" && e.Action == "fail" {
+			s.unfinished(e.Package)
+		}
+	}
+}
+
+// unfinishedLines bounds what is shown of a test that never ended: a crash begins with its reason, and its list of
+// goroutines can have thousands of lines.
+const unfinishedLines = 100
+
+// unfinished shows what the tests of a failed package said that never ended: when a test binary dies (a signal, a time
+// limit), go test gives the reason as output of the test that was running, and ends no test.
+func (s *summary) unfinished(pkg string) {
+	for _, key := range slices.Sorted(maps.Keys(s.output)) {
+		if !strings.HasPrefix(key, pkg+" ") {
+			continue
+		}
+		fmt.Fprintf(s.out, "--- NOT ENDED %s\n", key)
+		lines := 0
+		for line := range strings.Lines(s.text(key)) {
+			if lines++; lines > unfinishedLines {
+				fmt.Fprintln(s.out, "...")
+				break
+			}
+			fmt.Fprint(s.out, line)
+		}
 		delete(s.output, key)
 	}
 }

@@ -32,6 +32,11 @@ func TestSummary(t *testing.T) {
 		{"a failed test is counted once", fail + packageFail, true, false, []string{"--- FAILED p TestF", "got 1", "\n0 passed, 1 failed\n"}},
 		{"a package that fails alone counts", packageFail, true, false, []string{"panic: no", "\n0 passed, 1 failed\n"}},
 		{
+			"a test binary that died says why",
+			`{"Action":"output","Package":"p","Test":"TestD","Output":"SIGSEGV: no\n"}` + "\n" + packageFail, true, false,
+			[]string{"panic: no", "--- NOT ENDED p TestD\nSIGSEGV: no\n", "\n0 passed, 1 failed\n"},
+		},
+		{
 			"a result of a package is shown", `{"Action":"output","Package":"p","Output":"== 3 equal\n"}` + "\n" + pass, true, true,
 			[]string{"== 3 equal\n", "\n1 passed, 0 failed\n"},
 		},
