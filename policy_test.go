@@ -31,7 +31,8 @@ var arrows = map[string][]string{
 	"internal/dynamo/protocol":  {},
 	"internal/tinymodel":        {},
 	"internal/memnet":           {},
-	"internal/vllm":             {"internal/vllm", "internal/memnet", "proto"}, // memnet: in vllmtest alone
+	"internal/rawconn":          {},
+	"internal/vllm":             {"internal/vllm", "internal/memnet", "internal/rawconn", "proto"}, // memnet: in vllmtest alone
 	"internal/translate":        {"internal/dynamo/protocol", "proto"},
 	"internal/zmq":              {}, // a leaf: sockets, whatever goes over them
 	"internal/kvevents":         {"internal/zmq"},
@@ -42,7 +43,7 @@ var arrows = map[string][]string{
 	"internal/dynamo/discovery/etcd":         {"internal/dynamo/discovery"},
 	"internal/dynamo/requestplane/natsplane": {"internal/dynamo/requestplane", "internal/dynamo/discovery"},
 	"internal/dynamo/requestplane": {
-		"internal/dynamo/protocol", "internal/dynamo/requestplane",
+		"internal/dynamo/protocol", "internal/dynamo/requestplane", "internal/rawconn",
 	},
 	"internal/dynamo/eventplane": {"internal/dynamo/protocol", "internal/dynamo/eventplane"}, // itself: what its tests play routers with
 	"internal/kvrelay":           {"internal/kvevents", "internal/dynamo/eventplane"},

@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/status"
 
+	"remora/internal/rawconn"
 	"remora/internal/vllm/h2"
 )
 
@@ -90,7 +91,11 @@ func (c Config) withDefaults() Config {
 	}
 	if c.Dialer == nil {
 		c.Dialer = func(ctx context.Context, address string) (net.Conn, error) {
-			return (&net.Dialer{}).DialContext(ctx, "tcp", address)
+			conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", address)
+			if err != nil {
+				return nil, err
+			}
+			return rawconn.Wrap(conn), nil
 		}
 	}
 	if c.Log == nil {

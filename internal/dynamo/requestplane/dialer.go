@@ -7,6 +7,8 @@ import (
 	"net"
 	"syscall"
 	"time"
+
+	"remora/internal/rawconn"
 )
 
 // Dialer opens response streams. Zero values mean the defaults.
@@ -84,6 +86,7 @@ func (d *Dialer) attempt(ctx context.Context, address string, info *ConnectionIn
 	if err != nil {
 		return nil, err
 	}
+	conn = rawconn.Wrap(conn)
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
 	_, err = conn.Write(appendTwoPart(nil, encodeHandshake(info), nil))
 	if !stop() && err == nil { // the deadline has been set, or is about to be

@@ -7,6 +7,8 @@ import (
 	"net"
 	"sync"
 	"time"
+
+	"remora/internal/rawconn"
 )
 
 // ServerConfig configures a Server. Zero values mean the defaults.
@@ -116,7 +118,7 @@ func (s *Server) start(conn net.Conn) {
 }
 
 func (s *Server) run(conn net.Conn) {
-	(&serverConn{server: s, conn: conn}).run()
+	(&serverConn{server: s, conn: rawconn.Wrap(conn)}).run()
 	s.mu.Lock()
 	delete(s.open, conn)
 	s.mu.Unlock()
