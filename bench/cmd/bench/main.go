@@ -26,6 +26,7 @@ import (
 type options struct {
 	remora string // binary
 	rust   string // venv; empty: Remora alone
+	engine string // --engine-transport of Remora; empty: its default
 	rounds int
 	quick  bool
 	churn  int
@@ -38,6 +39,7 @@ func main() {
 	var o options
 	flag.StringVar(&o.remora, "remora", os.Getenv("REMORA_BIN"), "Remora's binary")
 	flag.StringVar(&o.rust, "rust", "", "venv of the stock Dynamo, whose sidecar is measured beside Remora's")
+	flag.StringVar(&o.engine, "transport", "", "Remora's --engine-transport; empty: its default")
 	flag.IntVar(&o.rounds, "rounds", 5, "rounds, of which the table shows the median")
 	flag.BoolVar(&o.quick, "quick", false, "one round of short windows and few streams: shows that the bench works, measures nothing")
 	flag.IntVar(&o.churn, "churn", 100_000, "requests of the churn in the first round; 0: none")

@@ -22,7 +22,11 @@ func (o options) sides() ([]*side, error) {
 	if o.remora == "" {
 		return nil, errors.New("-remora or REMORA_BIN must name Remora's binary")
 	}
-	sides := []*side{newSide("Remora", o.remora, o.remora, "sidecar")}
+	argv := []string{o.remora, "sidecar"}
+	if o.engine != "" {
+		argv = append(argv, "--engine-transport", o.engine)
+	}
+	sides := []*side{newSide("Remora", o.remora, argv...)}
 	if o.rust != "" {
 		python := filepath.Join(o.rust, "bin", "python")
 		if _, err := os.Stat(python); err != nil {

@@ -1,0 +1,84 @@
+package main
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"runtime"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// procs says on how many cores Go code may run at once: as few as the work needs.
+//
+// A sidecar relays tokens that come one by one, and each costs microseconds. With a second core at hand the runtime wakes a
+// thread for each of them that finds nothing to do; that was a fifth to a third of a token's CPU time. The engine beside the
+// sidecar has a better use for it.
+type procs struct{ now, most int }
+
+const (
+	procsInterval = time.Second
+	// procsFull is the part of its cores above which a sidecar gets one more, procsSpare the part of those it would have left
+	// below which it gives one back.
+	procsFull, procsSpare = 0.7, 0.5
+)
+
+// next takes the cores' worth of CPU time that was used lately and returns how many there should be.
+func (p procs) next(used float64) int {
+	switch {
+	case used > procsFull*float64(p.now) && p.now < p.most:
+		return p.now + 1
+	case p.now > 1 && used < procsSpare*float64(p.now-1):
+		return p.now - 1
+	}
+	return p.now
+}
+
+// governProcs adapts GOMAXPROCS to the load until stop is called, from one core up to what the runtime chose itself, which
+// knows of CPU limits of containers. An operator who sets the variable GOMAXPROCS has the last word: then it does nothing.
+func governProcs(log *slog.Logger) (stop func()) {
+	if os.Getenv("GOMAXPROCS") != "" {
+		return func() {}
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	var governor sync.WaitGroup
+	governor.Go(func() { followLoad(ctx, log) })
+	return func() {
+		cancel()
+		governor.Wait()
+	}
+}
+
+func followLoad(ctx context.Context, log *slog.Logger) {
+	p := procs{now: 1, most: runtime.GOMAXPROCS(1)}
+	defer runtime.GOMAXPROCS(p.most)
+	ticker := time.NewTicker(procsInterval)
+	defer ticker.Stop()
+	at, before := time.Now(), cpuTime()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		now, spent := time.Now(), cpuTime()
+		used := float64(spent-before) / float64(now.Sub(at))
+		at, before = now, spent
+		if n := p.next(used); n != p.now {
+			log.Debug("cores for Go code changed", "from", p.now, "to", n, "used", used)
+			p.now = n
+			runtime.GOMAXPROCS(n)
+		}
+	}
+}
+
+// cpuTime is the CPU time of the process, user and system.
+func cpuTime() time.Duration {
+	var usage unix.Rusage
+	if err := unix.Getrusage(unix.RUSAGE_SELF, &usage); err != nil {
+		return 0 // it knows no error for these arguments
+	}
+	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
+}
