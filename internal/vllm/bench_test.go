@@ -23,9 +23,9 @@ type counter struct {
 	ended           chan vllm.Status
 }
 
-func (c *counter) OnHeaders() {}
+func (c *counter) OnHeaders(bool) {}
 
-func (c *counter) OnMessages(messages []*pb.GenerateResponse) {
+func (c *counter) OnMessages(messages []*pb.GenerateResponse, _ bool) {
 	c.messages += len(messages)
 	c.calls++
 }

@@ -43,12 +43,12 @@ func (c *Client) openH2(request *pb.GenerateRequest, rank *uint32, sink Sink) St
 }
 
 // OnHeaders is of h2.Sink.
-func (r *relay) OnHeaders() { r.sink.OnHeaders() }
+func (r *relay) OnHeaders(more bool) { r.sink.OnHeaders(more) }
 
 // OnMessages is of h2.Sink.
-func (r *relay) OnMessages(messages []*pb.GenerateResponse) {
+func (r *relay) OnMessages(messages []*pb.GenerateResponse, more bool) {
 	r.client.heard.Add(1)
-	r.sink.OnMessages(messages)
+	r.sink.OnMessages(messages, more)
 }
 
 // OnEnd is of h2.Sink.

@@ -12,10 +12,11 @@ import (
 type Sink interface {
 	// OnHeaders: the response headers arrived, which means that the engine has submitted the request (not that it is
 	// scheduled). An answer of trailers only, as the engine gives for refusals, has no headers and goes straight to OnEnd.
-	OnHeaders()
+	// more says that the next call follows at once, with what has arrived together with this: a sink that writes need not yet.
+	OnHeaders(more bool)
 	// OnMessages hands over all messages that have arrived together, at least one. The slice and the messages are the
-	// sink's to read during the call only.
-	OnMessages(messages []*pb.GenerateResponse)
+	// sink's to read during the call only. more is as for OnHeaders.
+	OnMessages(messages []*pb.GenerateResponse, more bool)
 	// OnEnd closes the stream's life: the status of the trailers, of the transport, or of our own Drop.
 	OnEnd(status Status)
 }

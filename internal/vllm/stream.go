@@ -99,7 +99,7 @@ func (s *stream) run(ctx context.Context, conn *grpc.ClientConn, request *pb.Gen
 	}
 	// A nil map without an error means that there were no headers: trailers only, or no answer at all. The end tells.
 	if header, _ := receiver.Header(); header != nil && !s.dropped.Load() {
-		s.sink.OnHeaders()
+		s.sink.OnHeaders(false)
 	}
 	// Reused for each message: decoding resets the struct and makes its parts anew, and the sink keeps nothing.
 	message := new(pb.GenerateResponse)
@@ -112,7 +112,7 @@ func (s *stream) run(ctx context.Context, conn *grpc.ClientConn, request *pb.Gen
 		if s.dropped.Load() {
 			continue // to the end that Drop has caused
 		}
-		s.sink.OnMessages(together)
+		s.sink.OnMessages(together, false)
 		together[0] = message
 	}
 }

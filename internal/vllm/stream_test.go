@@ -66,12 +66,12 @@ func (r *recorder) sinkCalls() int {
 	return r.begun
 }
 
-func (r *recorder) OnHeaders() {
+func (r *recorder) OnHeaders(bool) {
 	r.begin()
 	r.call("headers")
 }
 
-func (r *recorder) OnMessages(messages []*pb.GenerateResponse) {
+func (r *recorder) OnMessages(messages []*pb.GenerateResponse, _ bool) {
 	r.begin()
 	for _, message := range messages {
 		switch {

@@ -62,10 +62,10 @@ type releasing struct {
 }
 
 // OnHeaders implements vllm.Sink.
-func (*releasing) OnHeaders() {}
+func (*releasing) OnHeaders(bool) {}
 
 // OnMessages implements vllm.Sink.
-func (*releasing) OnMessages([]*pb.GenerateResponse) {}
+func (*releasing) OnMessages([]*pb.GenerateResponse, bool) {}
 
 // OnEnd implements vllm.Sink.
 func (r *releasing) OnEnd(status vllm.Status) { r.done <- status }

@@ -11,13 +11,15 @@ import (
 )
 
 // OnHeaders implements vllm.Sink.
-func (r *request) OnHeaders() {
+func (r *request) OnHeaders(more bool) {
 	r.step(handoff.Event{Kind: handoff.EventHeaders}, occasion{})
-	r.flush()
+	if !more {
+		r.flush()
+	}
 }
 
 // OnMessages implements vllm.Sink: all that arrived together leaves in one write.
-func (r *request) OnMessages(messages []*pb.GenerateResponse) {
+func (r *request) OnMessages(messages []*pb.GenerateResponse, more bool) {
 	r.mu.Lock()
 	for _, message := range messages {
 		r.stepLocked(r.convert(message))
@@ -27,7 +29,9 @@ func (r *request) OnMessages(messages []*pb.GenerateResponse) {
 	if crowded {
 		<-r.dialed // only a dial-back that is still under way lets this grow
 	}
-	r.flush()
+	if !more {
+		r.flush()
+	}
 }
 
 // convert reads a message. Once one of them breaks the protocol the rest is only looked at for what it releases: its counts

@@ -3,6 +3,7 @@ package h2_test
 import (
 	"bytes"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -140,6 +141,50 @@ func (l *link) continued(stream uint32, fields ...string) {
 }
 
 // What breaks the rules of the connection ends it, with the code that says why; the streams are told.
+// A sink that writes puts together what arrived together, and keeps nothing back that nothing follows.
+func TestMore(t *testing.T) {
+	for _, tc := range []struct {
+		name   string
+		pieces []func(l *link, s uint32)
+		want   []bool
+	}{
+		{"all at once", []func(l *link, s uint32){func(l *link, s uint32) { l.answer(s, 1, 2) }}, []bool{true, true}},
+		{"headers first", []func(l *link, s uint32){
+			func(l *link, s uint32) { l.good(s) },
+			func(l *link, s uint32) { l.data(s, token(1)...); l.trailers(s) },
+		}, []bool{false, true}},
+		{"trailers last", []func(l *link, s uint32){
+			func(l *link, s uint32) { l.good(s); l.data(s, token(1)...) },
+			func(l *link, s uint32) { l.trailers(s) },
+		}, []bool{true, false}},
+		{"headers and the beginning of a message", []func(l *link, s uint32){
+			func(l *link, s uint32) { l.good(s); l.data(s, token(1)[:9]...) },
+			func(l *link, s uint32) { l.data(s, token(1)[9:]...); l.trailers(s) },
+		}, []bool{false, true}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p := newPeer(t, func(l *link) {
+					stream, _ := l.request()
+					for _, piece := range tc.pieces {
+						synctest.Wait()
+						l.together(func() { piece(l, stream) })
+					}
+					l.drain()
+				})
+				s := newSink(t)
+				p.pool(1, nil).Open(new(h2.Stream), small(), nil, s)
+				if end := s.wait(); end != (h2.End{}) {
+					t.Errorf("ended %+v", end)
+				}
+				if !slices.Equal(s.more, tc.want) {
+					t.Errorf("more: %v, want %v", s.more, tc.want)
+				}
+			})
+		})
+	}
+}
+
 func TestBrokenConnection(t *testing.T) {
 	tests := []struct {
 		name string

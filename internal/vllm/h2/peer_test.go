@@ -41,6 +41,25 @@ type link struct {
 	block   bytes.Buffer
 	fields  *hpack.Encoder
 	started int // requests begun so far
+	held    *bytes.Buffer
+}
+
+// Write is the framer's: to the connection, or to what leaves together.
+func (l *link) Write(p []byte) (int, error) {
+	if l.held != nil {
+		return l.held.Write(p)
+	}
+	return l.conn.Write(p)
+}
+
+// together sends in one piece what do writes.
+func (l *link) together(do func()) {
+	l.held = new(bytes.Buffer)
+	do()
+	all := l.held.Bytes()
+	l.held = nil
+	_, err := l.conn.Write(all)
+	l.do(err)
 }
 
 func newPeer(t testing.TB, script func(l *link), settings ...http2.Setting) *peer {
@@ -68,7 +87,8 @@ func (p *peer) serve(conn net.Conn) {
 	if _, err := io.ReadFull(conn, make([]byte, len(http2.ClientPreface))); err != nil {
 		return
 	}
-	l := &link{Framer: http2.NewFramer(conn, conn), t: p.t, conn: conn}
+	l := &link{t: p.t, conn: conn}
+	l.Framer = http2.NewFramer(l, conn)
 	l.fields = hpack.NewEncoder(&l.block)
 	l.ReadMetaHeaders = hpack.NewDecoder(4096, nil)
 	if err := l.WriteSettings(p.settings...); err != nil {
@@ -204,6 +224,7 @@ type sink struct {
 	headers bool     // guarded by mu
 	ids     []uint32 // guarded by mu
 	batches []int    // guarded by mu; messages of each call
+	more    []bool   // guarded by mu; what each call but the last was told
 	end     h2.End   // guarded by mu
 	over    bool     // guarded by mu
 	ended   chan struct{}
@@ -229,7 +250,7 @@ func (s *sink) leave() {
 	s.inside = false
 }
 
-func (s *sink) OnHeaders() {
+func (s *sink) OnHeaders(more bool) {
 	s.enter()
 	defer s.leave()
 	s.mu.Lock()
@@ -238,9 +259,10 @@ func (s *sink) OnHeaders() {
 		s.t.Error("headers twice")
 	}
 	s.headers = true
+	s.more = append(s.more, more)
 }
 
-func (s *sink) OnMessages(messages []*pb.GenerateResponse) {
+func (s *sink) OnMessages(messages []*pb.GenerateResponse, more bool) {
 	s.enter()
 	defer s.leave()
 	s.mu.Lock()
@@ -251,6 +273,7 @@ func (s *sink) OnMessages(messages []*pb.GenerateResponse) {
 		s.ids = append(s.ids, m.GetOutputs().GetTokenIds()...)
 	}
 	s.batches = append(s.batches, len(messages))
+	s.more = append(s.more, more)
 	s.mu.Unlock()
 	if s.on != nil {
 		s.on(len(messages))

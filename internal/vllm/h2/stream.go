@@ -1,6 +1,7 @@
 package h2
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"sync"
@@ -13,10 +14,10 @@ import (
 )
 
 // Sink receives the life of one call. The calls never overlap: at most one OnHeaders, any number of OnMessages, one OnEnd,
-// which is the last. The messages are valid during the call only.
+// which is the last. The messages are valid during the call only. more says that the next call follows at once.
 type Sink interface {
-	OnHeaders()
-	OnMessages(messages []*pb.GenerateResponse)
+	OnHeaders(more bool)
+	OnMessages(messages []*pb.GenerateResponse, more bool)
 	OnEnd(end End)
 }
 
@@ -173,13 +174,15 @@ func (s *Stream) deliver(decoder *decode.Decoder) {
 		switch {
 		case s.headers && !s.told && !s.dropped:
 			s.told = true
+			more := holdsMessage(s.inbox) || s.ended
 			s.mu.Unlock()
-			s.sink.OnHeaders()
+			s.sink.OnHeaders(more)
 		case len(s.inbox) > 0 && !s.dropped:
 			taken := s.inbox
 			s.inbox, s.spare = s.spare, nil
+			more := s.ended
 			s.mu.Unlock()
-			s.take(decoder, taken)
+			s.take(decoder, taken, more)
 		case s.ended:
 			end := s.end
 			s.inbox = nil
@@ -199,8 +202,14 @@ func (s *Stream) deliver(decoder *decode.Decoder) {
 	}
 }
 
+// holdsMessage reports whether a whole message is at the beginning: a flag, its length in four bytes, and as many bytes.
+func holdsMessage(data []byte) bool {
+	const prefix = 5
+	return len(data) >= prefix && uint32(len(data)-prefix) >= binary.BigEndian.Uint32(data[1:])
+}
+
 // take hands on the messages that are complete with these bytes.
-func (s *Stream) take(decoder *decode.Decoder, taken []byte) {
+func (s *Stream) take(decoder *decode.Decoder, taken []byte, more bool) {
 	count, data := len(taken), taken
 	if len(s.tail) > 0 {
 		s.tail = append(s.tail, taken...)
@@ -208,7 +217,7 @@ func (s *Stream) take(decoder *decode.Decoder, taken []byte) {
 	}
 	messages, rest, err := decoder.Batch(data)
 	if len(messages) > 0 {
-		s.sink.OnMessages(messages)
+		s.sink.OnMessages(messages, more)
 	}
 	if err != nil {
 		s.overrule(s.unreadable(err))
