@@ -24,6 +24,10 @@ func Wrap(c net.Conn) net.Conn {
 	if err != nil {
 		return c
 	}
+	return newConn(c, raw)
+}
+
+func newConn(c net.Conn, raw syscall.RawConn) net.Conn {
 	w := &conn{Conn: c, raw: raw}
 	w.in.do, w.out.do = w.in.read, w.out.write
 	return w

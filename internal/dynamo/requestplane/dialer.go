@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"syscall"
 	"time"
 
@@ -18,8 +19,7 @@ type Dialer struct {
 	RetryDelay time.Duration // before the second attempt, doubled for each further one; default 50 ms
 	Linger     time.Duration // how long an ended stream waits for its consumer to close; default 10 s
 
-	// DialContext opens the connection; nil: plain TCP without a proxy, with keep-alive, so that a dead host is noticed in about
-	// half a minute.
+	// DialContext opens the connection; nil: plain TCP, with keepalive, so that a dead host is noticed in about half a minute.
 	DialContext func(ctx context.Context, network, address string) (net.Conn, error)
 }
 
@@ -37,7 +37,7 @@ func (d *Dialer) Dial(ctx context.Context, info ConnectionInfo, on func(Event)) 
 	if err != nil {
 		return nil, fmt.Errorf("dial response stream: %w", err)
 	}
-	conn, err := d.connect(ctx, addr.String(), &info)
+	conn, err := d.connect(ctx, addr, &info)
 	if err != nil {
 		return nil, fmt.Errorf("dial response stream %s: %w", addr, err)
 	}
@@ -51,7 +51,7 @@ func (d *Dialer) Dial(ctx context.Context, info ConnectionInfo, on func(Event)) 
 	return s, nil
 }
 
-func (d *Dialer) connect(ctx context.Context, address string, info *ConnectionInfo) (net.Conn, error) {
+func (d *Dialer) connect(ctx context.Context, address netip.AddrPort, info *ConnectionInfo) (net.Conn, error) {
 	delay := orDefault(d.RetryDelay, defaultRetryDelay)
 	for attempt := 1; ; attempt++ {
 		conn, err := d.attempt(ctx, address, info)
@@ -72,21 +72,13 @@ func (d *Dialer) connect(ctx context.Context, address string, info *ConnectionIn
 	}
 }
 
-func (d *Dialer) attempt(ctx context.Context, address string, info *ConnectionInfo) (net.Conn, error) {
+func (d *Dialer) attempt(ctx context.Context, address netip.AddrPort, info *ConnectionInfo) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, orDefault(d.Timeout, defaultDialTimeout))
 	defer cancel()
-	dial := d.DialContext
-	if dial == nil {
-		plain := net.Dialer{KeepAliveConfig: net.KeepAliveConfig{
-			Enable: true, Idle: 15 * time.Second, Interval: 5 * time.Second, Count: 4,
-		}}
-		dial = plain.DialContext
-	}
-	conn, err := dial(ctx, "tcp", address)
+	conn, err := d.open(ctx, address)
 	if err != nil {
 		return nil, err
 	}
-	conn = rawconn.Wrap(conn)
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
 	_, err = conn.Write(appendTwoPart(nil, encodeHandshake(info), nil))
 	if !stop() && err == nil { // the deadline has been set, or is about to be
@@ -97,6 +89,13 @@ func (d *Dialer) attempt(ctx context.Context, address string, info *ConnectionIn
 		return nil, fmt.Errorf("handshake: %w", err)
 	}
 	return conn, nil
+}
+
+func (d *Dialer) open(ctx context.Context, address netip.AddrPort) (net.Conn, error) {
+	if d.DialContext != nil {
+		return d.DialContext(ctx, "tcp", address.String())
+	}
+	return rawconn.Dial(ctx, address) //nolint:wrapcheck // the caller says where and what for
 }
 
 func orDefault[T int | time.Duration](v, fallback T) T {
