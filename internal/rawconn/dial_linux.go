@@ -21,18 +21,18 @@ import (
 // as well: net.Dialer announces about a dozen.
 func Dial(ctx context.Context, to netip.AddrPort) (net.Conn, error) {
 	to = netip.AddrPortFrom(to.Addr().Unmap(), to.Port())
-	address, size, ok := sockaddr(to)
-	if !ok {
+	address := sockaddr(to)
+	if address == nil {
 		return dialPlain(ctx, to)
 	}
-	conn, err := dial(ctx, to, address, size)
+	conn, err := dial(ctx, to, address)
 	if err != nil {
 		return nil, &net.OpError{Op: "dial", Net: "tcp", Addr: net.TCPAddrFromAddrPort(to), Err: err}
 	}
 	return conn, nil
 }
 
-func dial(ctx context.Context, to netip.AddrPort, address unsafe.Pointer, size uintptr) (net.Conn, error) {
+func dial(ctx context.Context, to netip.AddrPort, address []byte) (net.Conn, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
@@ -45,7 +45,7 @@ func dial(ctx context.Context, to netip.AddrPort, address unsafe.Pointer, size u
 		return nil, os.NewSyscallError("socket", errno)
 	}
 	socket := os.NewFile(fd, to.String()) // which the poller takes, because it does not block
-	if err := establish(ctx, socket, address, size); err != nil {
+	if err := establish(ctx, socket, address); err != nil {
 		return nil, errors.Join(err, socket.Close())
 	}
 	raw, err := socket.SyscallConn()
@@ -55,17 +55,8 @@ func dial(ctx context.Context, to netip.AddrPort, address unsafe.Pointer, size u
 	return newConn(&dialed{File: socket, remote: net.TCPAddrFromAddrPort(to)}, raw), nil
 }
 
-// options are those of every socket, at the level, of the name, with the value.
-var options = [...][3]int32{
-	{unix.IPPROTO_TCP, unix.TCP_NODELAY, 1},
-	{unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1},
-	{unix.IPPROTO_TCP, unix.TCP_KEEPIDLE, int32(keepAlive.Idle / time.Second)},
-	{unix.IPPROTO_TCP, unix.TCP_KEEPINTVL, int32(keepAlive.Interval / time.Second)},
-	{unix.IPPROTO_TCP, unix.TCP_KEEPCNT, int32(keepAlive.Count)},
-}
-
 // establish connects the socket and sets its options.
-func establish(ctx context.Context, socket *os.File, address unsafe.Pointer, size uintptr) error {
+func establish(ctx context.Context, socket *os.File, address []byte) error {
 	raw, err := socket.SyscallConn()
 	if err != nil {
 		return err
@@ -74,9 +65,9 @@ func establish(ctx context.Context, socket *os.File, address unsafe.Pointer, siz
 	var failed error
 	err = raw.Write(func(fd uintptr) bool {
 		// Asked again it says how the first one went, which on the same host is known at once.
-		_, _, errno := syscall.RawSyscall(unix.SYS_CONNECT, fd, uintptr(address), size)
+		errno := connect(fd, address)
 		if errno == unix.EINPROGRESS {
-			_, _, errno = syscall.RawSyscall(unix.SYS_CONNECT, fd, uintptr(address), size)
+			errno = connect(fd, address)
 		}
 		switch errno {
 		case 0, unix.EISCONN:
@@ -97,10 +88,26 @@ func establish(ctx context.Context, socket *os.File, address unsafe.Pointer, siz
 	return errors.Join(err, failed)
 }
 
+func connect(fd uintptr, address []byte) syscall.Errno {
+	_, _, errno := syscall.RawSyscall(unix.SYS_CONNECT, fd,
+		uintptr(unsafe.Pointer(unsafe.SliceData(address))), uintptr(len(address))) //nolint:gosec // it outlives the call
+	return errno
+}
+
 func configure(fd uintptr) error {
-	for i := range options {
-		level, name, value := uintptr(options[i][0]), uintptr(options[i][1]), &options[i][2]
-		_, _, errno := syscall.RawSyscall6(unix.SYS_SETSOCKOPT, fd, level, name, uintptr(unsafe.Pointer(value)), unsafe.Sizeof(*value), 0)
+	keep := keepAlive()
+	for _, option := range [...]struct {
+		level, name uintptr
+		value       int32
+	}{
+		{unix.IPPROTO_TCP, unix.TCP_NODELAY, 1},
+		{unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1},
+		{unix.IPPROTO_TCP, unix.TCP_KEEPIDLE, int32(keep.Idle / time.Second)},
+		{unix.IPPROTO_TCP, unix.TCP_KEEPINTVL, int32(keep.Interval / time.Second)},
+		{unix.IPPROTO_TCP, unix.TCP_KEEPCNT, int32(keep.Count)},
+	} {
+		_, _, errno := syscall.RawSyscall6(unix.SYS_SETSOCKOPT, fd, option.level, option.name,
+			uintptr(unsafe.Pointer(&option.value)), unsafe.Sizeof(option.value), 0) //nolint:gosec // the value outlives the call
 		if errno != 0 {
 			return os.NewSyscallError("setsockopt", errno)
 		}
@@ -108,20 +115,23 @@ func configure(fd uintptr) error {
 	return nil
 }
 
-// sockaddr is an address as the kernel reads it. Not of one with a zone, whose name would have to be looked up.
-func sockaddr(to netip.AddrPort) (address unsafe.Pointer, size uintptr, ok bool) {
+// sockaddr is an address as the kernel reads it: family, port, and of IPv6 the flow before and the scope behind it. Nil for
+// one with a zone, whose name would have to be looked up.
+func sockaddr(to netip.AddrPort) []byte {
 	ip := to.Addr()
+	family := uint16(unix.AF_INET6)
+	if ip.Is4() {
+		family = unix.AF_INET
+	}
+	sa := binary.NativeEndian.AppendUint16(nil, family)
+	sa = binary.BigEndian.AppendUint16(sa, to.Port())
 	switch {
 	case ip.Zone() != "" || !ip.IsValid():
-		return nil, 0, false
+		return nil
 	case ip.Is4():
-		sa := &unix.RawSockaddrInet4{Family: unix.AF_INET, Addr: ip.As4()}
-		binary.BigEndian.PutUint16((*[2]byte)(unsafe.Pointer(&sa.Port))[:], to.Port())
-		return unsafe.Pointer(sa), unsafe.Sizeof(*sa), true
+		return append(append(sa, ip.AsSlice()...), make([]byte, 8)...)
 	default:
-		sa := &unix.RawSockaddrInet6{Family: unix.AF_INET6, Addr: ip.As16()}
-		binary.BigEndian.PutUint16((*[2]byte)(unsafe.Pointer(&sa.Port))[:], to.Port())
-		return unsafe.Pointer(sa), unsafe.Sizeof(*sa), true
+		return append(append(append(sa, make([]byte, 4)...), ip.AsSlice()...), make([]byte, 4)...)
 	}
 }
 

@@ -100,7 +100,7 @@ func TestDialHangs(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer unix.Close(fd)
-	if err := errors.Join(unix.Bind(fd, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}), unix.Listen(fd, 0)); err != nil {
+	if err = errors.Join(unix.Bind(fd, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}), unix.Listen(fd, 0)); err != nil {
 		t.Fatal(err)
 	}
 	name, err := unix.Getsockname(fd)
@@ -118,7 +118,7 @@ func TestDialHangs(t *testing.T) {
 			}
 			return
 		}
-		defer conn.Close()
+		t.Cleanup(func() { conn.Close() })
 	}
 	t.Error("the queue of a listener never fills")
 }
