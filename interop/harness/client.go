@@ -55,7 +55,21 @@ type NvExt struct {
 // Message is one turn of a chat.
 type Message struct {
 	Role    string `json:"role"`
-	Content string `json:"content"`
+	Content any    `json:"content"` // a string, or a []Part
+}
+
+// Part is a part of a message: a text, or media by URL.
+type Part struct {
+	Type     string   `json:"type"` // text, image_url, video_url or audio_url
+	Text     string   `json:"text,omitempty"`
+	ImageURL *PartURL `json:"image_url,omitempty"`
+	VideoURL *PartURL `json:"video_url,omitempty"`
+	UUID     string   `json:"uuid,omitempty"` // the client's own name for an image
+}
+
+// PartURL is where media are.
+type PartURL struct {
+	URL string `json:"url"`
 }
 
 // StreamOptions asks for the usage at the end of a stream.
