@@ -64,11 +64,16 @@ func TestRequests(t *testing.T) {
 	}
 }
 
-// TestMedia runs the cases that need an engine that takes media.
+// TestMedia runs the cases that need an engine that takes media. Remora's aggregated worker speaks to it through the other
+// transport than the rest, so that both of them carry large requests.
 func TestMedia(t *testing.T) {
 	for _, letter := range "apd" {
 		t.Run(string(letters[letter]), func(t *testing.T) {
-			p := newPair(t, letters[letter], func(b *vllmtest.Behaviour) { b.Model.SupportsMultimodal = true }, nil)
+			var env []string
+			if letter == 'a' {
+				env = []string{"REMORA_ENGINE_TRANSPORT=h2"}
+			}
+			p := newPair(t, letters[letter], func(b *vllmtest.Behaviour) { b.Model.SupportsMultimodal = true }, env)
 			for _, g := range mediaGroups {
 				t.Run(g.name, func(t *testing.T) { p.runAll(t, letter, g.name, g.cases) })
 			}
