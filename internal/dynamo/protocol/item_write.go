@@ -30,6 +30,19 @@ func AppendItem(dst []byte, codec Codec, item *Item) []byte {
 	return e.dst
 }
 
+// AppendPlainItem is AppendItem for endpoints whose items are no Item: data is one document in the codec, and stands in the place
+// of the item as it is.
+func AppendPlainItem(dst []byte, codec Codec, data []byte) []byte {
+	e := encoder{dst: dst, codec: codec}
+	e.openMap(2)
+	e.key("data")
+	e.dst = append(e.dst, data...)
+	e.key("complete_final")
+	e.boolean(false)
+	e.closeMap()
+	return e.dst
+}
+
 // AppendFinal appends the body of the last data frame: {"complete_final":true}. Without it a frontend takes the worker for
 // lost.
 func AppendFinal(dst []byte, codec Codec) []byte {

@@ -6,7 +6,7 @@ import (
 	"remora/internal/dynamo/protocol"
 )
 
-// A response is a line of frames: AppendPrologue, any number of AppendItem, AppendFinal and AppendSentinel; or, of a request
+// A response is a line of frames: AppendPrologue, any number of AppendItem or AppendPlainItem, AppendFinal and AppendSentinel; or, of a request
 // that is refused, AppendErrorPrologue and AppendSentinel. A worker that has many things to say at once appends them to one
 // buffer and sends them in one write of its ResponseStream, which does not look at them.
 
@@ -26,6 +26,11 @@ func AppendErrorPrologue(dst []byte, refusal *protocol.Error) []byte {
 // AppendItem appends the frame of one item.
 func AppendItem(dst []byte, codec protocol.Codec, item *protocol.Item) []byte {
 	return appendBodyFrame(dst, func(dst []byte) []byte { return protocol.AppendItem(dst, codec, item) })
+}
+
+// AppendPlainItem appends the frame of an item that is one document in the codec, whatever it says.
+func AppendPlainItem(dst []byte, codec protocol.Codec, data []byte) []byte {
+	return appendBodyFrame(dst, func(dst []byte) []byte { return protocol.AppendPlainItem(dst, codec, data) })
 }
 
 // AppendFinal appends the frame that says that the items are complete.
