@@ -30,3 +30,13 @@ func (r *Reader) Stats() Stats {
 		Resets: s.resets.Load(), Replays: s.replays.Load(), Replayed: s.replayed.Load(),
 	}
 }
+
+// Plus adds two counts up: of readers that followed each other.
+func (s Stats) Plus(more Stats) Stats {
+	return Stats{
+		Connections: s.Connections + more.Connections, Batches: s.Batches + more.Batches, Events: s.Events + more.Events,
+		Skipped: s.Skipped + more.Skipped, Malformed: s.Malformed + more.Malformed, Undecodable: s.Undecodable + more.Undecodable,
+		Gaps: s.Gaps + more.Gaps, Lost: s.Lost + more.Lost, Resets: s.Resets + more.Resets,
+		Replays: s.Replays + more.Replays, Replayed: s.Replayed + more.Replayed,
+	}
+}
