@@ -49,6 +49,8 @@ func (s *sidecarFlags) runtimeVariables() []flags.Variable {
 // unsupportedVariables are those of parts that do not exist yet.
 func (s *sidecarFlags) unsupportedVariables() []flags.Variable {
 	return []flags.Variable{
+		{Name: "DYN_ZMQ_BROKER_URL", Value: flags.Text(&s.zmqBroker), Help: "A broker for events; refused."},
+		{Name: "DYN_ZMQ_BROKER_ENABLED", Default: "false", Value: flags.Truthy(&s.zmqBrokerOn), Help: "Likewise, when true."},
 		{Name: "DYN_LORA_ENABLED", Default: "false", Value: flags.Truthy(&s.lora), Help: "LoRA adapters; refused when true."},
 		{Name: "DYN_TCP_TLS_CERT_PATH", Value: flags.Text(&s.tlsCert), Help: "TLS on the request plane; refused."},
 		{Name: "DYN_TCP_TLS_KEY_PATH", Value: flags.Text(&s.tlsKey), Help: "Likewise."},

@@ -48,6 +48,8 @@ type sidecarFlags struct {
 	nats natsSettings
 
 	lora, healthCheck, tlsInsecure    bool
+	zmqBroker                         string
+	zmqBrokerOn                       bool
 	healthPayload                     string
 	tlsCert, tlsKey, tlsCA, tlsServer string
 

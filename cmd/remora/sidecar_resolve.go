@@ -41,6 +41,10 @@ func (s *sidecarFlags) refuse(from flags.Sources) error {
 		},
 		{s.responsePlane == "quic", "--response-plane quic is not supported yet: set --response-plane tcp, on the frontend too"},
 		{s.eventPlane == "nats", "--event-plane nats is not supported yet: set --event-plane zmq, on the frontend too"},
+		{
+			s.zmqBroker != "" || s.zmqBrokerOn,
+			"a ZeroMQ broker is not supported: unset DYN_ZMQ_BROKER_URL and DYN_ZMQ_BROKER_ENABLED, on the frontend too; workers publish directly then",
+		},
 		{s.role == protocol.Encode, "--disaggregation-mode encode is not supported yet: set agg, prefill or decode"},
 		{s.routeToEncoder, "--route-to-encoder is not supported yet: leave it out, or set DYN_ROUTE_TO_ENCODER=false"},
 		{s.enableRL, "--enable-rl is not supported yet: leave it out, or set DYN_ENABLE_RL=false"},

@@ -290,6 +290,8 @@ var refusedCases = []struct {
 	{args: []string{"--grpc-endpoint=ftp://a:1", "--discovery-backend=file"}, bare: true, code: 2, want: "scheme"},
 	{args: []string{"--response-plane=quic"}, code: 1, want: "set --response-plane tcp"},
 	{args: []string{"--event-plane=nats"}, code: 1, want: "set --event-plane zmq"},
+	{env: environment{"DYN_ZMQ_BROKER_URL": "xsub=tcp://b:1,xpub=tcp://b:2"}, code: 1, want: "unset DYN_ZMQ_BROKER_URL"},
+	{env: environment{"DYN_ZMQ_BROKER_ENABLED": "true"}, code: 1, want: "unset DYN_ZMQ_BROKER_URL and DYN_ZMQ_BROKER_ENABLED"},
 	{args: []string{"--disaggregation-mode=encode"}, code: 1, want: "set agg, prefill or decode"},
 	{args: []string{"--route-to-encoder"}, code: 1, want: "--route-to-encoder is not supported yet"},
 	{env: environment{"DYN_ROUTE_TO_ENCODER": "true"}, code: 1, want: "--route-to-encoder is not supported yet"},
