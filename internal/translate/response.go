@@ -60,6 +60,9 @@ type Response struct {
 	flat   []protocol.TopLogprob
 }
 
+// Tokens is how many tokens the request has in the engine's cache: those of the prompt and those generated so far.
+func (r *Response) Tokens() int { return int(r.promptTokens) + int(r.completion) }
+
 func newResponse(role protocol.Role, r *protocol.PreprocessedRequest, expands bool) *Response {
 	out := &Response{
 		role:           role,

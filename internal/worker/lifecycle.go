@@ -63,6 +63,7 @@ type worker struct {
 	system    *status.Server  // nil: off; set once
 	service   *service        // set by start
 	published published       // of the start, then of the supervision
+	feeds     *feeds          // of the start, then of the supervision
 }
 
 // run is start-up, service and clean-up. Whatever was made is unmade in the opposite order, however far the start came.
@@ -121,6 +122,11 @@ func (w *worker) run(stop, cut context.Context) (err error) {
 		return fmt.Errorf("request plane: %w", err)
 	}
 
+	endRouting, err := w.openRouting(stop, plane, engine, found, card)
+	defer endRouting()
+	if err != nil {
+		return stoppedOr(stop, err)
+	}
 	if err := w.register(stop, card, transport); err != nil {
 		return err
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"remora/internal/dynamo/discovery"
 	"remora/internal/dynamo/modelcard"
@@ -48,12 +49,7 @@ func (w *worker) publish(ctx context.Context) error {
 
 // register publishes the model card, then the instance: a request can only come when everything is there.
 func (w *worker) register(stop context.Context, card modelcard.Card, transport discovery.Transport) error {
-	a := w.cfg.Address
-	instance, err := discovery.Instance{
-		Namespace: a.Namespace, Component: a.Component, Endpoint: a.Endpoint, InstanceID: w.id,
-		Transport:  transport,
-		DeviceType: w.cfg.DeviceType, RequestPlaneCodec: w.cfg.Codec.String(),
-	}.Encode()
+	instance, err := w.instance(w.cfg.Address, transport).Encode()
 	if err != nil {
 		return fmt.Errorf("instance record: %w", err)
 	}
@@ -62,6 +58,43 @@ func (w *worker) register(stop context.Context, card modelcard.Card, transport d
 		return stoppedOr(stop, err)
 	}
 	return stoppedOr(stop, w.publish(stop))
+}
+
+// record is one that the worker has in discovery besides its card and its instance.
+type record struct {
+	bucket discovery.Bucket
+	key    string
+	value  []byte
+}
+
+// publishAll writes records in their order.
+func (w *worker) publishAll(ctx context.Context, records []record) error {
+	for _, r := range records {
+		if err := w.store.Create(ctx, r.bucket, r.key, r.value); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// withdrawAll removes records, the last first.
+func (w *worker) withdrawAll(records []record) {
+	ctx, end := context.WithTimeout(context.Background(), cleanupTimeout)
+	defer end()
+	for _, r := range slices.Backward(records) {
+		if err := w.store.Delete(ctx, r.bucket, r.key); err != nil {
+			w.log.Error("a record can't be removed now", "bucket", r.bucket, "key", r.key, "error", err)
+		}
+	}
+}
+
+// instance is the record of one of the worker's endpoints.
+func (w *worker) instance(a discovery.Address, transport discovery.Transport) discovery.Instance {
+	return discovery.Instance{
+		Namespace: a.Namespace, Component: a.Component, Endpoint: a.Endpoint, InstanceID: w.id,
+		Transport:  transport,
+		DeviceType: w.cfg.DeviceType, RequestPlaneCodec: w.cfg.Codec.String(),
+	}
 }
 
 // unregister takes the instance out of routing. The card stays until the end, for the answers that still run.

@@ -29,7 +29,9 @@ type request struct {
 	claim   *claim
 	counted bool      // its failure is in the metrics already. Set once.
 	started time.Time // when the frame was read
-	sent    int64     // when the frontend sent it, by its clock, in nanoseconds; 0: not told
+	// promptBlocks are names of the prompt's blocks, made when first needed; the load's goroutine's.
+	promptBlocks []uint64
+	sent         int64 // when the frontend sent it, by its clock, in nanoseconds; 0: not told
 
 	decided chan struct{} // closed with the terminal
 	ended   chan struct{} // closed by OnEnd

@@ -245,14 +245,26 @@ func (s *service) remove(r *request) {
 	delete(s.live, r.engineID)
 }
 
-// broadcast feeds one event, the shutdown's or the cut's, to every live request and to those that are still to come.
-func (s *service) broadcast(kind handoff.EventKind) {
+// requests are those that live now.
+func (s *service) requests() []*request {
 	s.mu.Lock()
-	s.last = kind
+	defer s.mu.Unlock()
+	return s.requestsLocked()
+}
+
+func (s *service) requestsLocked() []*request {
 	all := make([]*request, 0, len(s.live))
 	for _, r := range s.live {
 		all = append(all, r)
 	}
+	return all
+}
+
+// broadcast feeds one event, the shutdown's or the cut's, to every live request and to those that are still to come.
+func (s *service) broadcast(kind handoff.EventKind) {
+	s.mu.Lock()
+	s.last = kind
+	all := s.requestsLocked() // at once: who is added later gets it from last
 	s.mu.Unlock()
 	for _, r := range all {
 		r.step(handoff.Event{Kind: kind}, occasion{}) // what that brings is flushed by Serve and by the engine's goroutine

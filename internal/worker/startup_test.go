@@ -206,9 +206,11 @@ func TestListenerBreaks(t *testing.T) {
 	inWhole(t, protocol.Aggregated, func(w *whole) {
 		listen := w.cfg.Listen
 		w.cfg.Listen = func(network, address string) (net.Listener, error) {
-			var err error
-			plane, err = listen(network, address)
-			return plane, err
+			l, err := listen(network, address)
+			if plane == nil {
+				plane = l
+			}
+			return l, err
 		}
 	}, func(w *whole) {
 		w.target()

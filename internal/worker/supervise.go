@@ -91,6 +91,9 @@ func (w *worker) engineBack(ctx context.Context, engine *vllm.Client, before vll
 			return err
 		}
 	}
+	if err = w.followEngine(look, engine, found); err != nil {
+		return err
+	}
 	if err = w.publish(ctx); err != nil {
 		return err
 	}
@@ -103,13 +106,7 @@ func (w *worker) engineBack(ctx context.Context, engine *vllm.Client, before vll
 
 // lost tells every live request that nothing can be expected of the engine.
 func (s *service) lost(why *protocol.Error) {
-	s.mu.Lock()
-	all := make([]*request, 0, len(s.live))
-	for _, r := range s.live {
-		all = append(all, r)
-	}
-	s.mu.Unlock()
-	for _, r := range all {
+	for _, r := range s.requests() {
 		r.step(handoff.Event{Kind: handoff.EventLost}, occasion{err: why}) // what that brings is flushed by Serve
 	}
 }

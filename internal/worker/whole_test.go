@@ -3,6 +3,7 @@ package worker
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -37,6 +38,8 @@ type whole struct {
 	memory    *discovery.Memory
 	client    *requestplane.Client
 	system    *memnet.Listener
+	sockets   map[string]*memnet.Listener // of the event plane, by address; guarded by mu
+	mu        sync.Mutex
 	stop, cut context.CancelFunc
 	ready     chan Ready
 	done      chan struct{} // closed when Run has returned
@@ -59,6 +62,22 @@ func (l addressed) Addr() net.Addr {
 	return addr
 }
 
+// listen gives the request plane's listener first, then one of its own to each socket of the event plane.
+func (w *whole) listen(plane *memnet.Listener) func(network, address string) (net.Listener, error) {
+	next := 3
+	return func(string, string) (net.Listener, error) {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		at, listener := fmt.Sprintf("127.0.0.1:%d", next), plane
+		if next > 3 {
+			listener = memnet.Listen(64 << 10)
+			w.sockets[at] = listener
+		}
+		next++
+		return addressed{listener, at}, nil
+	}
+}
+
 // inWhole prepares a worker, lets prepare change how, and runs it and test.
 func inWhole(t *testing.T, role protocol.Role, prepare func(w *whole), test func(w *whole)) {
 	t.Helper()
@@ -70,6 +89,7 @@ func inWhole(t *testing.T, role protocol.Role, prepare func(w *whole), test func
 		w := &whole{
 			rig:    &rig{t: t, role: role, engine: vllmtest.New(t), taps: &taps{Listener: memnet.Listen(64 << 10)}},
 			memory: new(discovery.Memory), system: memnet.Listen(1 << 10), ready: make(chan Ready, 1), done: make(chan struct{}),
+			sockets: map[string]*memnet.Listener{},
 		}
 		w.engine.Set(func(b *vllmtest.Behaviour) { b.Model.ModelId = model })
 		w.frontend = requestplane.NewResponseServer(w.taps, requestplane.ResponseServerConfig{Address: "127.0.0.1:2"})
@@ -85,7 +105,7 @@ func inWhole(t *testing.T, role protocol.Role, prepare func(w *whole), test func
 			Role: role, Address: discovery.Address{Namespace: "n", Component: "c", Endpoint: "e"}, EndpointTypes: modelcard.Chat,
 			Codec: protocol.MsgPack, DeviceType: discovery.DeviceCPU, Engine: vllm.Config{Endpoint: endpoint, Connections: 2, Dialer: w.engine.Dial},
 			StartupDeadline: time.Minute, Store: w.memory.Open(), Host: "127.0.0.1", System: w.system,
-			Listen:   func(string, string) (net.Listener, error) { return addressed{plane, "127.0.0.1:3"}, nil },
+			Listen:   w.listen(plane),
 			DialBack: func(ctx context.Context, _, _ string) (net.Conn, error) { return w.taps.dial(ctx) },
 			Running:  20, Waiting: 20, GracePeriod: grace, ShutdownTimeout: timeout, OnReady: func(r Ready) { w.ready <- r },
 		}
@@ -104,7 +124,7 @@ func inWhole(t *testing.T, role protocol.Role, prepare func(w *whole), test func
 		<-w.done
 		w.stop()
 		w.wg.Wait()
-		for _, bucket := range []discovery.Bucket{discovery.Instances, discovery.ModelCards} {
+		for _, bucket := range []discovery.Bucket{discovery.Instances, discovery.ModelCards, discovery.EventChannels, discovery.EventSources} {
 			if w.published(bucket) != "" {
 				t.Errorf("left in %s: %s", bucket, w.published(bucket))
 			}
