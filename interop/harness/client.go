@@ -46,11 +46,15 @@ type Request struct {
 	NvExt         *NvExt         `json:"nvext,omitempty"`
 }
 
-// NvExt is Dynamo's own part of a request: where it shall run.
+// NvExt is Dynamo's own part of a request: where it shall run, and what the answer shall tell; see TellRouting.
 type NvExt struct {
-	Instance uint64  `json:"backend_instance_id,omitempty"`
-	Rank     *uint32 `json:"dp_rank,omitempty"`
+	Instance    uint64   `json:"backend_instance_id,omitempty"`
+	Rank        *uint32  `json:"dp_rank,omitempty"`
+	ExtraFields []string `json:"extra_fields,omitempty"`
 }
+
+// TellRouting has the frontend say where it sent a request, and why.
+func TellRouting() *NvExt { return &NvExt{ExtraFields: []string{"worker_id", "timing"}} }
 
 // Message is one turn of a chat.
 type Message struct {
@@ -94,6 +98,20 @@ type Answer struct {
 	Logprobs []json.RawMessage // one for each choice that carried some
 	Chunks   int               // of a stream, those that carried text
 	Error    string            // the error event of a stream that broke
+	Routing  Routing           // set if the request asked for it
+}
+
+// Routing is where a request was sent. The numbers of a worker that none was needed of are zero.
+type Routing struct {
+	WorkerID struct {
+		Prefill     uint64 `json:"prefill_worker_id"`
+		PrefillRank uint32 `json:"prefill_dp_rank"`
+		Decode      uint64 `json:"decode_worker_id"`
+		DecodeRank  uint32 `json:"decode_dp_rank"`
+	} `json:"worker_id"`
+	Timing struct {
+		KVHitRate float64 `json:"kv_hit_rate"` // of the prompt's blocks, those that the router believed to be there
+	} `json:"timing"`
 }
 
 // Usage counts tokens.
@@ -116,6 +134,7 @@ type body struct {
 	} `json:"choices"`
 	Usage *Usage          `json:"usage"`
 	Error json.RawMessage `json:"error"`
+	NvExt *Routing        `json:"nvext"`
 }
 
 func (a *Answer) add(b body) {
@@ -134,6 +153,9 @@ func (a *Answer) add(b body) {
 	}
 	if b.Usage != nil {
 		a.Usage = *b.Usage
+	}
+	if b.NvExt != nil {
+		a.Routing = *b.NvExt
 	}
 	if len(b.Error) > 0 {
 		a.Error = string(b.Error)
@@ -364,4 +386,24 @@ func (c *Client) Get(ctx context.Context, path string) (string, error) {
 		return "", fmt.Errorf("%s: %s: %s", path, resp.Status, bytes.TrimSpace(text))
 	}
 	return string(text), nil
+}
+
+// Post posts nothing to a path and wants status 200: a simulator's switches work that way.
+func (c *Client) Post(t T, path string) {
+	t.Helper()
+	ctx, end := context.WithTimeout(t.Context(), requestTimeout)
+	defer end()
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, c.URL+path, nil)
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	response, err := c.http.Do(r)
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	defer response.Body.Close()
+	text, _ := io.ReadAll(io.LimitReader(response.Body, 1<<10))
+	if response.StatusCode != http.StatusOK {
+		t.Fatalf("POST %s: status %d: %s", path, response.StatusCode, text)
+	}
 }

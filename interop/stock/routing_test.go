@@ -1,0 +1,306 @@
+package stock
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"remora/interop/harness"
+)
+
+// kvEvents has a simulated engine publish its KV events, and replay them, at ports of its choice: after a restart at others.
+var kvEvents = []string{"--kv-events-config", `{"enable_kv_cache_events":true,"endpoint":"tcp://*:0","replay_endpoint":"tcp://*:0"}`}
+
+// document is a prompt of n tokens that no other test has.
+func document(random *rand.Rand, n int) harness.Request {
+	tokens := make([]int, n)
+	for i := range tokens {
+		tokens[i] = 10 + random.IntN(400)
+	}
+	return harness.Request{Model: model, Prompt: tokens, MaxTokens: 2, NvExt: harness.TellRouting()}
+}
+
+func documents(seed uint64, count, n int) []harness.Request {
+	random := rand.New(rand.NewPCG(seed, 1))
+	out := make([]harness.Request, count)
+	for i := range out {
+		out[i] = document(random, n)
+	}
+	return out
+}
+
+func hits(t *testing.T, engines []*harness.Sim) (n float64) {
+	t.Helper()
+	for _, e := range engines {
+		n += e.Metrics(t)["vllm:prefix_cache_hits_total"]
+	}
+	return n
+}
+
+// askAll sends requests one after the other and gives the answers.
+func askAll(t *testing.T, f *harness.Frontend, requests []harness.Request) []harness.Answer {
+	t.Helper()
+	out := make([]harness.Answer, 0, len(requests))
+	for _, r := range requests {
+		a := f.Ask(t, r)
+		if a.Status != 200 || a.Finish != "length" {
+			t.Fatalf("status %d, finish %q: %s", a.Status, a.Finish, a.Body)
+		}
+		out = append(out, a)
+	}
+	return out
+}
+
+// instanceOf is a worker's instance id in hexadecimal.
+func instanceOf(t *testing.T, worker *harness.Sidecar) string {
+	t.Helper()
+	text, err := worker.Status.Get(t.Context(), "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(text, `worker_id="`)
+	id, _, found := strings.Cut(rest, `"`)
+	if !found {
+		t.Fatal("the metrics name no worker_id")
+	}
+	return id
+}
+
+// told waits until the workers have told routers that many blocks.
+func told(t *testing.T, workers []*harness.Sidecar, blocks float64) {
+	t.Helper()
+	harness.Poll(t, "the KV events to arrive", 20*time.Second, func() error {
+		n := 0.0
+		for _, w := range workers {
+			n += w.Status.Metrics(t)["remora_kv_blocks"]
+		}
+		if n < blocks {
+			return fmt.Errorf("%g of %g blocks", n, blocks)
+		}
+		return nil
+	})
+}
+
+// TestRoutingByCache: two engines behind two workers, under stock routers. With 16 tokens a block and 100 tokens a prompt, six
+// blocks can be hit.
+func TestRoutingByCache(t *testing.T) {
+	const tokens, blocks, count = 100, 6, 7
+	c := harness.NewCluster(t)
+	var engines []*harness.Sim
+	var workers []*harness.Sidecar
+	for range 2 {
+		sim := harness.StartSim(t, kvEvents...)
+		engines = append(engines, sim)
+		workers = append(workers, c.Sidecar(t, harness.Remora, harness.Aggregated, sim))
+	}
+	byCache := c.Frontend(t, "--router-mode", "kv")
+	byCache.WaitServing(t, model)
+	inTurn := c.Frontend(t)
+	inTurn.WaitServing(t, model)
+
+	// Round-robin with an odd number of prompts sends each to the other engine the second time.
+	control := documents(1, count, tokens)
+	askAll(t, inTurn, control)
+	before := hits(t, engines)
+	askAll(t, inTurn, control)
+	inTurnHits := hits(t, engines) - before
+
+	prompts := documents(2, count, tokens)
+	first := askAll(t, byCache, prompts)
+	for i, a := range first {
+		if a.Routing.Timing.KVHitRate != 0 {
+			t.Errorf("prompt %d is new and said to be a hit of %g", i, a.Routing.Timing.KVHitRate)
+		}
+	}
+	told(t, workers, (2*count+count)*blocks)
+	before = hits(t, engines)
+	second := askAll(t, byCache, prompts)
+	byCacheHits := hits(t, engines) - before
+	t.Logf("tokens found in a cache at the second time: %g of %d by cache, %g in turn", byCacheHits, count*blocks*16, inTurnHits)
+	if byCacheHits < count*blocks*16 || inTurnHits > byCacheHits/2 {
+		t.Errorf("%g hits by cache, %g in turn", byCacheHits, inTurnHits)
+	}
+	used := map[uint64]bool{}
+	for i, a := range second {
+		used[a.Routing.WorkerID.Decode] = true
+		if a.Routing.WorkerID.Decode != first[i].Routing.WorkerID.Decode || a.Routing.Timing.KVHitRate < 0.8 {
+			t.Errorf("prompt %d went to %x (%g believed there), at first to %x", i, a.Routing.WorkerID.Decode, a.Routing.Timing.KVHitRate,
+				first[i].Routing.WorkerID.Decode)
+		}
+	}
+	if len(used) != 2 {
+		t.Errorf("only %d workers were used", len(used))
+	}
+
+	t.Run("a router that comes late", func(t *testing.T) {
+		late := c.Frontend(t, "--router-mode", "kv")
+		late.WaitServing(t, model)
+		before := hits(t, engines)
+		for i, a := range askAll(t, late, prompts) {
+			if a.Routing.WorkerID.Decode != first[i].Routing.WorkerID.Decode || a.Routing.Timing.KVHitRate < 0.8 {
+				t.Errorf("prompt %d: %g believed there", i, a.Routing.Timing.KVHitRate)
+			}
+		}
+		if n := hits(t, engines) - before; n < count*blocks*16 {
+			t.Errorf("%g hits", n)
+		}
+	})
+
+	t.Run("an engine that is restarted", func(t *testing.T) {
+		engines[1].Stop(harness.AtOnce)
+		harness.Poll(t, "the worker to leave", 20*time.Second, func() error {
+			if up := workers[1].Status.Metrics(t)["remora_engine_up"]; up != 0 {
+				return fmt.Errorf("engine up: %g", up)
+			}
+			return nil
+		})
+		engines[1].Restart(t, kvEvents...)
+		workers[1].WaitReady(t)
+		if n := workers[1].Status.Metrics(t)["remora_kv_blocks"]; n != 0 {
+			t.Errorf("the worker still tells of %g blocks", n)
+		}
+		back := instanceOf(t, workers[1])
+		seed := uint64(100)
+		harness.Poll(t, "the frontend to use the worker again", 20*time.Second, func() error {
+			seed++
+			at := fmt.Sprintf("%x", askAll(t, byCache, documents(seed, 1, tokens))[0].Routing.WorkerID.Decode)
+			if at != back {
+				return fmt.Errorf("used: %s", at)
+			}
+			return nil
+		})
+		before, believed := hits(t, engines), 0.0
+		for _, a := range askAll(t, byCache, prompts) {
+			believed += a.Routing.Timing.KVHitRate
+		}
+		found := (hits(t, engines) - before) / (blocks * 16)
+		t.Logf("prompts found in the caches: %g believed, %g true", believed, found)
+		if believed > found+0.1 {
+			t.Errorf("the router believed that %g prompts' blocks were there, and %g were", believed, found)
+		}
+	})
+}
+
+// TestRanksAreRoutedByCache: one engine with two data-parallel ranks; each has a cache of its own.
+func TestRanksAreRoutedByCache(t *testing.T) {
+	const tokens, blocks, count = 100, 6, 6
+	c := harness.NewCluster(t)
+	sim := harness.StartSim(t, append([]string{"--data-parallel-size", "2"}, kvEvents...)...)
+	worker := c.Sidecar(t, harness.Remora, harness.Aggregated, sim)
+	f := c.Frontend(t, "--router-mode", "kv")
+	f.WaitServing(t, model)
+	prompts := documents(3, count, tokens)
+	first := askAll(t, f, prompts)
+	told(t, []*harness.Sidecar{worker}, count*blocks)
+	before, used := sim.Metrics(t)["vllm:prefix_cache_hits_total"], map[uint32]bool{}
+	for i, a := range askAll(t, f, prompts) {
+		used[a.Routing.WorkerID.DecodeRank] = true
+		if a.Routing.WorkerID.DecodeRank != first[i].Routing.WorkerID.DecodeRank || a.Routing.Timing.KVHitRate < 0.8 {
+			t.Errorf("prompt %d went to rank %d (%g believed there), at first to rank %d", i, a.Routing.WorkerID.DecodeRank,
+				a.Routing.Timing.KVHitRate, first[i].Routing.WorkerID.DecodeRank)
+		}
+	}
+	if n := sim.Metrics(t)["vllm:prefix_cache_hits_total"] - before; n < count*blocks*16 || len(used) != 2 {
+		t.Errorf("%g tokens found in the caches of %d ranks", n, len(used))
+	}
+}
+
+// TestBothKindsAreRoutedByCache: a Rust sidecar and a Remora in one set.
+func TestBothKindsAreRoutedByCache(t *testing.T) {
+	const tokens, blocks, count = 100, 6, 6
+	c := harness.NewCluster(t)
+	var engines []*harness.Sim
+	for _, kind := range []harness.Kind{harness.Rust, harness.Remora} {
+		sim := harness.StartSim(t, kvEvents...)
+		engines = append(engines, sim)
+		c.Sidecar(t, kind, harness.Aggregated, sim)
+	}
+	f := c.Frontend(t, "--router-mode", "kv")
+	f.WaitServing(t, model)
+	prompts := documents(4, count, tokens)
+	first := askAll(t, f, prompts)
+	harness.Poll(t, "hits everywhere", 20*time.Second, func() error {
+		before, used := hits(t, engines), map[uint64]bool{}
+		for i, a := range askAll(t, f, prompts) {
+			used[a.Routing.WorkerID.Decode] = true
+			if a.Routing.WorkerID.Decode != first[i].Routing.WorkerID.Decode {
+				return fmt.Errorf("prompt %d went elsewhere", i)
+			}
+		}
+		if n := hits(t, engines) - before; n < count*blocks*16 || len(used) != 2 {
+			return fmt.Errorf("%g tokens found in the caches, %d workers", n, len(used))
+		}
+		return nil
+	})
+}
+
+// TestLostEvents: messages of the engine that reached nobody are replayed, and a socket that begins anew means an empty cache.
+func TestLostEvents(t *testing.T) {
+	const tokens, blocks, count = 100, 6, 4
+	c := harness.NewCluster(t)
+	sim := harness.StartSim(t, kvEvents...)
+	worker := c.Sidecar(t, harness.Remora, harness.Aggregated, sim)
+	f := c.Frontend(t, "--router-mode", "kv")
+	f.WaitServing(t, model)
+	prompts := documents(7, count+1, tokens)
+	askAll(t, f, prompts[:1])
+	told(t, []*harness.Sidecar{worker}, blocks)
+	sim.Post(t, "/sim/fault?name=events-lost&times=3")
+	askAll(t, f, prompts[1:]) // each stores its blocks in one message
+	told(t, []*harness.Sidecar{worker}, (count+1)*blocks)
+	for i, a := range askAll(t, f, prompts) {
+		if a.Routing.Timing.KVHitRate < 0.8 {
+			t.Errorf("prompt %d: %g believed there", i, a.Routing.Timing.KVHitRate)
+		}
+	}
+	m := worker.Status.Metrics(t)
+	if m["remora_kv_engine_replays_total"] == 0 || m["remora_kv_engine_batches_lost_total"] != 0 {
+		t.Errorf("%g replays, %g lost", m["remora_kv_engine_replays_total"], m["remora_kv_engine_batches_lost_total"])
+	}
+
+	sim.Post(t, "/sim/restart?only=kv-events")
+	harness.Poll(t, "the reset", 20*time.Second, func() error {
+		if n := worker.Status.Metrics(t)["remora_kv_blocks"]; n != 0 {
+			return fmt.Errorf("%g blocks are told of", n)
+		}
+		return nil
+	})
+	again := documents(8, 2, tokens)
+	askAll(t, f, again)
+	told(t, []*harness.Sidecar{worker}, 2*blocks)
+	for i, a := range askAll(t, f, again) {
+		if a.Routing.Timing.KVHitRate < 0.8 {
+			t.Errorf("prompt %d after the reset: %g believed there", i, a.Routing.Timing.KVHitRate)
+		}
+	}
+}
+
+// TestBusyWorkerIsSpared: the frontend believes what a worker says of its load. Without a threshold it would not ask.
+func TestBusyWorkerIsSpared(t *testing.T) {
+	c := harness.NewCluster(t)
+	sim := harness.StartSim(t, "--num-blocks", "129", "--step-time", "50ms")
+	c.Sidecar(t, harness.Remora, harness.Aggregated, sim)
+	f := c.Frontend(t, "--active-decode-blocks-threshold", "0.5")
+	f.WaitServing(t, model)
+	long := documents(5, 1, 1100)[0] // 69 blocks of 128
+	long.MaxTokens, long.Stream = 500, true
+	short := documents(6, 1, 20)[0]
+	stream := f.Open(t, long)
+	stream.ReadChunks(t, 1)
+	harness.Poll(t, "the worker to be busy", 10*time.Second, func() error {
+		if a := f.Ask(t, short); a.Status != 529 {
+			return fmt.Errorf("status %d", a.Status)
+		}
+		return nil
+	})
+	stream.Close()
+	harness.Poll(t, "the worker to be free", 10*time.Second, func() error {
+		if a := f.Ask(t, short); a.Status != http.StatusOK {
+			return fmt.Errorf("status %d", a.Status)
+		}
+		return nil
+	})
+}
