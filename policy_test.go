@@ -32,7 +32,7 @@ var arrows = map[string][]string{
 	"internal/tinymodel":        {},
 	"internal/memnet":           {},
 	"internal/rawconn":          {},
-	"internal/vllm":             {"internal/vllm", "internal/memnet", "internal/rawconn", "proto"}, // memnet: in vllmtest alone
+	"internal/vllm":             {"internal/vllm", "internal/memnet", "internal/rawconn", "internal/zmq", "proto"}, // memnet: in vllmtest alone
 	"internal/translate":        {"internal/dynamo/protocol", "proto"},
 	"internal/zmq":              {}, // a leaf: sockets, whatever goes over them
 	"internal/kvevents":         {"internal/zmq"},

@@ -42,6 +42,8 @@ const (
 	silence = 5 * time.Second
 	// between is how long the next one may take.
 	between = time.Second
+	// quiet is how many attempts to connect are made until it is said once more that they fail; that is after half a minute.
+	quiet = 10
 )
 
 // messageLimits bound what an engine may send at once: a batch that stores ten million tokens has 30 MiB.
@@ -99,7 +101,7 @@ func (r *Reader) Run(ctx context.Context) error {
 	inner, cancel := context.WithCancel(ctx)
 	replays.Go(func() { r.replays(inner) })
 	sub := zmq.Sub{Endpoint: r.source.Endpoint, Topic: r.source.Topic, Limits: messageLimits, Dial: r.dialEvents}
-	err := sub.Run(ctx, &subscription{r, ctx})
+	err := sub.Run(ctx, &subscription{r: r, ctx: ctx})
 	cancel()
 	replays.Wait()
 	if errors.Is(err, zmq.ErrEndpoint) {
@@ -110,18 +112,24 @@ func (r *Reader) Run(ctx context.Context) error {
 
 // subscription is the Reader as its live connection sees it.
 type subscription struct {
-	r   *Reader
-	ctx context.Context // of Run
+	r        *Reader
+	ctx      context.Context // of Run
+	failures int             // since the last connection
 }
 
 func (s *subscription) Connected() {
 	s.r.stats.connections.Add(1)
+	s.failures = 0
 	s.r.log.Info("connected to the engine's KV events", "endpoint", s.r.source.Endpoint)
 	s.r.step(s.ctx, func(m *machine) []action { return m.connected() })
 }
 
 func (s *subscription) Disconnected(err error) {
-	s.r.log.Warn("no connection to the engine's KV events", "endpoint", s.r.source.Endpoint, "error", err)
+	level := slog.LevelDebug
+	if s.failures++; s.failures == 1 || s.failures == quiet {
+		level = slog.LevelWarn // at once, and when it lasts
+	}
+	s.r.log.Log(s.ctx, level, "no connection to the engine's KV events; trying again", "endpoint", s.r.source.Endpoint, "error", err)
 	s.r.step(s.ctx, func(m *machine) []action { return m.disconnected() })
 }
 

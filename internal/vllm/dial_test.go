@@ -340,6 +340,31 @@ func TestDiscover(t *testing.T) {
 	})
 }
 
+func TestAskForKVSources(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		engine := vllmtest.New(t)
+		client := dial(t, engine, nil)
+		ranks := vllm.LocalRanks{Count: 1, Global: 1}
+		if sources, notes, err := client.KVSources(t.Context(), ranks); sources != nil || notes != nil || err != nil {
+			t.Errorf("an engine without events: %+v, %v, %v", sources, notes, err)
+		}
+		engine.Set(func(b *vllmtest.Behaviour) {
+			b.Sources = []*pb.KvEventSource{{Transport: "zmq", Endpoint: "tcp://*:5557", DataParallelRank: new(uint32)}}
+		})
+		sources, _, err := client.KVSources(t.Context(), ranks)
+		if err != nil || len(sources) != 1 || sources[0].Endpoint.String() != "tcp://engine.test:5557" {
+			t.Errorf("%+v, %v", sources, err)
+		}
+		engine.Set(func(b *vllmtest.Behaviour) {
+			b.Control = func(context.Context, string) error { return status.Error(codes.Unimplemented, "unknown method") }
+		})
+		_, _, err = client.KVSources(t.Context(), ranks)
+		if vllm.KindOfError(err) != vllm.Unimplemented || err.Error() != "GetKvEventSources: unknown method (Unimplemented)" {
+			t.Error(err)
+		}
+	})
+}
+
 func TestAbort(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		engine := vllmtest.New(t)

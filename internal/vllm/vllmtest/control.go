@@ -36,11 +36,11 @@ func (e *Engine) GetServerInfo(ctx context.Context, _ *pb.GetServerInfoRequest) 
 	return behaviour.Server, err
 }
 
-// GetKvEventSources tells of no source: an engine that publishes no KV events. The Rust sidecar asks for it at its start.
+// GetKvEventSources answers with Behaviour.Sources: by default there are none, as of an engine that publishes no KV events.
 func (e *Engine) GetKvEventSources(ctx context.Context, _ *pb.GetKvEventSourcesRequest) (*pb.GetKvEventSourcesResponse, error) {
 	e.record(Event{Kind: Discovered, ID: "GetKvEventSources"})
-	_, err := e.control(ctx, "GetKvEventSources")
-	return &pb.GetKvEventSourcesResponse{}, err
+	behaviour, err := e.control(ctx, "GetKvEventSources")
+	return &pb.GetKvEventSourcesResponse{Sources: behaviour.Sources}, err
 }
 
 // Abort ends the live requests of the ids as vLLM does: their scripts answer ABORTED at their next waiting step.

@@ -40,6 +40,8 @@ type Behaviour struct {
 	// Model and Server answer discovery; DefaultModel and DefaultServer at first.
 	Model  *pb.ModelInfo
 	Server *pb.ServerInfo
+	// Sources are where KV events are published, as GetKvEventSources tells it.
+	Sources []*pb.KvEventSource
 	// Control, when not nil, runs before every Control call (also Abort) with the method's short name; an error is the
 	// answer. It may block.
 	Control func(ctx context.Context, method string) error
