@@ -110,7 +110,7 @@ func (r *request) prepare(in *requestplane.Request) *protocol.Error {
 			Kind: protocol.ErrorInvalidArgument, Message: "request body: " + err.Error(), Public: "The request could not be decoded",
 		}
 	}
-	in.Body = nil
+	in.DropBody()
 	call, refusal := r.svc.translate.Convert(r.id, body)
 	if refusal != nil {
 		if refusal.Handoff != translate.FaultNone {

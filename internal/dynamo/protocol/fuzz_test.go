@@ -32,9 +32,15 @@ func FuzzParseRequest(f *testing.F) {
 		}
 	}
 	f.Fuzz(func(t *testing.T, c uint8, body []byte) {
-		req, err := ParseRequest(Codec(c%2), body)
+		read := bytes.Clone(body)
+		req, err := ParseRequest(Codec(c%2), read)
 		if err != nil {
 			return
+		}
+		clear(read) // the memory of a body is used again at once
+		untouched, err := ParseRequest(Codec(c%2), body)
+		if diff := cmp.Diff(untouched, req, cmpopts.EquateNaNs(), cmpopts.EquateEmpty()); diff != "" || err != nil {
+			t.Fatalf("the request lies in its body: %v\n%s", err, diff)
 		}
 		for _, codec := range []Codec{JSON, MsgPack} {
 			again, err := ParseRequest(codec, AppendRequest(nil, codec, req))

@@ -30,7 +30,7 @@ func (w *scripted) dial(context.Context, string, string) (net.Conn, error) {
 	w.wg.Go(func() {
 		defer far.Close()
 		for n := 0; ; n++ {
-			if _, err := readFrame(far, 1<<20); err != nil {
+			if _, err := readFrame(far, 1<<20, nil); err != nil {
 				return
 			}
 			w.answer(far, n)

@@ -19,27 +19,28 @@ type frame struct {
 
 const frameOverhead = 2 + 2 + 4
 
-// readFrame reads one frame. Its memory grows with what has arrived, never with what was announced. io.EOF means that the peer
-// closed between frames; after any other error the place in the stream is lost.
-func readFrame(r io.Reader, limit int) (f frame, err error) {
+// readFrame reads one frame, the payload into memory if that is large enough. What it takes beyond that grows with what has
+// arrived, never with what was announced. io.EOF means that the peer closed between frames; after any other error the place in
+// the stream is lost.
+func readFrame(r io.Reader, limit int, memory []byte) (f frame, err error) {
 	var prefix [4]byte
 	if _, err = io.ReadFull(r, prefix[:2]); err != nil {
 		return f, err
 	}
 	left := limit - frameOverhead
-	if f.path, err = readPart(r, uint64(binary.BigEndian.Uint16(prefix[:2])), &left); err != nil {
+	if f.path, err = readPart(r, uint64(binary.BigEndian.Uint16(prefix[:2])), &left, nil); err != nil {
 		return f, fmt.Errorf("path: %w", err)
 	}
 	if _, err = io.ReadFull(r, prefix[:2]); err != nil {
 		return f, fmt.Errorf("headers length: %w", noEOF(err))
 	}
-	if f.headers, err = readPart(r, uint64(binary.BigEndian.Uint16(prefix[:2])), &left); err != nil {
+	if f.headers, err = readPart(r, uint64(binary.BigEndian.Uint16(prefix[:2])), &left, nil); err != nil {
 		return f, fmt.Errorf("headers: %w", err)
 	}
 	if _, err = io.ReadFull(r, prefix[:4]); err != nil {
 		return f, fmt.Errorf("payload length: %w", noEOF(err))
 	}
-	if f.payload, err = readPart(r, uint64(binary.BigEndian.Uint32(prefix[:4])), &left); err != nil {
+	if f.payload, err = readPart(r, uint64(binary.BigEndian.Uint32(prefix[:4])), &left, memory); err != nil {
 		return f, fmt.Errorf("payload: %w", err)
 	}
 	return f, nil
@@ -77,7 +78,7 @@ func readAck(r io.Reader, limit int) (string, error) {
 	if _, err := io.ReadFull(r, prefix[:]); err != nil {
 		return "", err
 	}
-	text, err := readPart(r, uint64(binary.BigEndian.Uint32(prefix[:])), &limit)
+	text, err := readPart(r, uint64(binary.BigEndian.Uint32(prefix[:])), &limit, nil)
 	return string(text), err
 }
 
@@ -115,23 +116,26 @@ func readTwoPart(r io.Reader, limit int) (header, body []byte, err error) {
 	if _, err = io.ReadFull(r, prefix[:]); err != nil {
 		return nil, nil, err
 	}
-	if header, err = readPart(r, binary.BigEndian.Uint64(prefix[:]), &limit); err != nil {
+	if header, err = readPart(r, binary.BigEndian.Uint64(prefix[:]), &limit, nil); err != nil {
 		return nil, nil, fmt.Errorf("header part: %w", err)
 	}
-	if body, err = readPart(r, binary.BigEndian.Uint64(prefix[8:]), &limit); err != nil {
+	if body, err = readPart(r, binary.BigEndian.Uint64(prefix[8:]), &limit, nil); err != nil {
 		return nil, nil, fmt.Errorf("body part: %w", err)
 	}
 	return header, body, nil
 }
 
-// readPart reads n bytes and takes them from *left.
-func readPart(r io.Reader, n uint64, left *int) ([]byte, error) {
+// readPart reads n bytes, into memory as far as that goes, and takes them from *left.
+func readPart(r io.Reader, n uint64, left *int, memory []byte) ([]byte, error) {
 	if *left < 0 || n > uint64(*left) {
 		return nil, fmt.Errorf("%w: %d bytes announced, at most %d allowed", ErrFraming, n, max(*left, 0))
 	}
 	*left -= int(n)
 	const first = 4 << 10
-	buf := make([]byte, min(int(n), first))
+	buf := memory[:min(int(n), cap(memory))]
+	if len(buf) < min(int(n), first) {
+		buf = make([]byte, min(int(n), first))
+	}
 	for have := 0; ; {
 		got, err := io.ReadFull(r, buf[have:])
 		if err != nil {

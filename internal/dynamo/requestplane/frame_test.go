@@ -27,7 +27,7 @@ func TestAnnouncedLengthsCostNothing(t *testing.T) {
 		"payload": "\x00\x01p\x00\x00\x01\xff\xff\x00abc",
 	} {
 		m := &meter{r: strings.NewReader(sent)}
-		if _, err := readFrame(m, DefaultMaxMessage); !errors.Is(err, io.ErrUnexpectedEOF) {
+		if _, err := readFrame(m, DefaultMaxMessage, nil); !errors.Is(err, io.ErrUnexpectedEOF) {
 			t.Errorf("%s: %v", name, err)
 		}
 		if m.largest > 4<<10 {
@@ -35,7 +35,7 @@ func TestAnnouncedLengthsCostNothing(t *testing.T) {
 		}
 	}
 	m := &meter{r: strings.NewReader("\x00\x01p\x00\x00\x01\xff\xff\x00" + strings.Repeat("x", 1<<20))}
-	if _, err := readFrame(m, DefaultMaxMessage); !errors.Is(err, io.ErrUnexpectedEOF) || m.largest > 2<<20 {
+	if _, err := readFrame(m, DefaultMaxMessage, nil); !errors.Is(err, io.ErrUnexpectedEOF) || m.largest > 2<<20 {
 		t.Errorf("%v, %d bytes were made ready for a million", err, m.largest)
 	}
 }
@@ -45,20 +45,20 @@ func TestFrameLimits(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := readFrame(bytes.NewReader(whole), len(whole)); err != nil {
+	if _, err := readFrame(bytes.NewReader(whole), len(whole), nil); err != nil {
 		t.Errorf("a frame of exactly the limit: %v", err)
 	}
 	for limit := range whole {
-		if _, err := readFrame(bytes.NewReader(whole), limit); !errors.Is(err, ErrFraming) {
+		if _, err := readFrame(bytes.NewReader(whole), limit, nil); !errors.Is(err, ErrFraming) {
 			t.Errorf("limit %d below %d: %v", limit, len(whole), err)
 		}
 	}
 	for n := 1; n < len(whole); n++ {
-		if _, err := readFrame(bytes.NewReader(whole[:n]), 1<<20); !errors.Is(err, io.ErrUnexpectedEOF) {
+		if _, err := readFrame(bytes.NewReader(whole[:n]), 1<<20, nil); !errors.Is(err, io.ErrUnexpectedEOF) {
 			t.Errorf("%d bytes of %d: %v", n, len(whole), err)
 		}
 	}
-	if _, err := readFrame(bytes.NewReader(nil), 1<<20); err != io.EOF { //nolint:errorlint // bare on purpose
+	if _, err := readFrame(bytes.NewReader(nil), 1<<20, nil); err != io.EOF { //nolint:errorlint // bare on purpose
 		t.Errorf("no frame: %v", err)
 	}
 	if _, err := encodeFrame(strings.Repeat("p", 1<<16), nil, nil, nil); err == nil {
@@ -112,5 +112,26 @@ func TestRefusalTexts(t *testing.T) {
 	}
 	if err := ackError("no"); !errors.Is(err, ErrUnknownAck) {
 		t.Errorf("an unknown text reads as %v", err)
+	}
+}
+
+// Memory that is given is used as far as it goes, whatever its length says.
+func TestReadFrameMemory(t *testing.T) {
+	whole, err := encodeFrame("p", nil, []byte("{}"), bytes.Repeat([]byte("x"), 10_000))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, room := range []int{0, 1, 5_000, 10_026, 20_000} {
+		memory := make([]byte, 0, room)
+		f, err := readFrame(bytes.NewReader(whole), len(whole), memory)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if want := whole[len(whole)-len(f.payload):]; len(f.payload) != 10_026 || !bytes.Equal(f.payload, want) {
+			t.Errorf("with room for %d bytes: read %d", room, len(f.payload))
+		}
+		if used := room > 0 && &f.payload[0] == &memory[:1][0]; used != (room >= 10_026) {
+			t.Errorf("with room for %d bytes: used: %v", room, used)
+		}
 	}
 }

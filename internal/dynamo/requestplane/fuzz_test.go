@@ -13,7 +13,7 @@ func FuzzFrame(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		in := bytes.NewReader(b)
-		got, err := readFrame(in, 1<<16)
+		got, err := readFrame(in, 1<<16, nil)
 		if err != nil {
 			return
 		}

@@ -3,6 +3,7 @@ package requestplane
 import (
 	"context"
 	"fmt"
+	"sync"
 	"time"
 
 	"remora/internal/dynamo/protocol"
@@ -13,7 +14,7 @@ type Request struct {
 	Path       string // TCP: the endpoint path; NATS: the subject
 	Headers    Headers
 	Control    Control
-	Body       []byte // in Control.Codec, not yet looked at; the request owns it
+	Body       []byte // in Control.Codec, not yet looked at; the request owns it until DropBody
 	ReceivedAt time.Time
 
 	// Malformed is set where the frame was sound but its headers were not, and the consumer can be dialled: the request must be
@@ -23,6 +24,21 @@ type Request struct {
 	// Unacked is set where the acceptance could not be written. The frontend takes the request for refused and may send it
 	// elsewhere, so it must not run here as well.
 	Unacked bool
+
+	memory *[]byte    // what Body lies in; nil: nobody wants it back
+	from   *sync.Pool // of memory
+}
+
+// maxKeptPayload is the largest payload whose memory is used again: a few long prompts must not stay for ever.
+const maxKeptPayload = 1 << 20
+
+// DropBody gives the memory of the body back, once, when nothing of it is needed any more.
+func (r *Request) DropBody() {
+	memory, from := r.memory, r.from
+	r.Body, r.memory, r.from = nil, nil, nil
+	if memory != nil && cap(*memory) <= maxKeptPayload {
+		from.Put(memory)
+	}
 }
 
 // Handler serves one endpoint.

@@ -27,12 +27,21 @@ type Server struct {
 
 	conns    sync.WaitGroup // connection goroutines
 	requests sync.WaitGroup // Serve goroutines
+	payloads sync.Pool      // *[]byte; the memory of payloads that have been read
 
 	mu        sync.RWMutex
 	handlers  map[string]Handler        // guarded by mu
 	listeners map[net.Listener]struct{} // guarded by mu
 	open      map[net.Conn]struct{}     // guarded by mu
 	closed    bool                      // guarded by mu
+}
+
+// payload returns memory for a payload; it may be none.
+func (s *Server) payload() *[]byte {
+	if memory, ok := s.payloads.Get().(*[]byte); ok {
+		return memory
+	}
+	return new([]byte)
 }
 
 // NewServer returns a server without endpoints.

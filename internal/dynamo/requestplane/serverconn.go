@@ -36,7 +36,8 @@ func (c *serverConn) run() {
 			return
 		}
 		c.inFrame = true
-		f, err := readFrame(in, c.server.cfg.MaxMessage)
+		memory := c.server.payload()
+		f, err := readFrame(in, c.server.cfg.MaxMessage, *memory)
 		if err != nil {
 			c.ended(err)
 			return
@@ -46,7 +47,8 @@ func (c *serverConn) run() {
 			c.timed = false
 			_ = c.conn.SetReadDeadline(time.Time{})
 		}
-		c.take(f)
+		*memory = f.payload
+		c.take(f, memory)
 	}
 	c.flush()
 }
@@ -77,13 +79,14 @@ func (c *serverConn) ended(err error) {
 }
 
 // take acknowledges one frame. Its place in the stream is known to be good, so nothing in it may hurt the next one.
-func (c *serverConn) take(f frame) {
+func (c *serverConn) take(f frame, memory *[]byte) {
 	handler := c.server.handler(string(f.path))
 	if handler == nil {
 		c.refuse(&Request{}, fmt.Errorf("unknown endpoint %s", strings.ToValidUTF8(string(f.path), "?")))
 		return
 	}
 	req, err := NewRequest(string(f.path), f.payload)
+	req.memory, req.from = memory, &c.server.payloads
 	if err != nil {
 		c.refuse(req, err)
 		return
@@ -102,6 +105,7 @@ func (c *serverConn) take(f frame) {
 }
 
 func (c *serverConn) refuse(req *Request, why error) {
+	req.DropBody()
 	refusal := RefusalOf(why)
 	c.acks = appendAck(c.acks, refusal.Error())
 	c.server.cfg.Logger.Debug("request refused", "peer", c.conn.RemoteAddr(), "id", req.Control.ID, "ack", refusal)

@@ -65,7 +65,7 @@ func TestRecordedRequestFrames(t *testing.T) {
 		}
 		seen++
 		in := bytes.NewReader(m.bytes)
-		f, err := readFrame(in, DefaultMaxMessage)
+		f, err := readFrame(in, DefaultMaxMessage, nil)
 		if err != nil || in.Len() > 0 {
 			t.Fatalf("%s: %v, %d bytes left", m.file, err, in.Len())
 		}
