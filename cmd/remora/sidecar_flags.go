@@ -153,9 +153,9 @@ func (s *sidecarFlags) ownFlags() []flags.Flag {
 			Help: "How long a prefill engine keeps KV blocks that nobody asks for, in seconds: the kv_lease_duration of its connector. A decode worker refuses hand-offs that are too old for it."},
 		{Name: "release-declined", Env: "REMORA_RELEASE_DECLINED", Default: "true", Value: flags.Bool(&s.releaseDeclined),
 			Help: "Whether the hand-off of a decode request that is declined for another reason is fetched once, so that the prefill engine frees its KV blocks. Without effect below vLLM 0.32."},
-		{Name: "engine-transport", Env: "REMORA_ENGINE_TRANSPORT", Default: "grpc", Help: "What carries generation streams from the engine.", Value: flags.OneOf(&s.engineTransport,
-			flags.Choice[vllm.Backend]{Word: "grpc", Value: vllm.BackendGRPC, Help: "grpc-go, on the connections of --grpc-connections"},
-			flags.Choice[vllm.Backend]{Word: "h2", Value: vllm.BackendH2, Help: "a transport of Remora's own, cheaper for each token; --grpc-connections is how many connections it begins with"})},
+		{Name: "engine-transport", Env: "REMORA_ENGINE_TRANSPORT", Default: "h2", Help: "What carries generation streams from the engine.", Value: flags.OneOf(&s.engineTransport,
+			flags.Choice[vllm.Backend]{Word: "h2", Value: vllm.BackendH2, Help: "a transport of Remora's own, of half the cost; --grpc-connections is how many connections it begins with"},
+			flags.Choice[vllm.Backend]{Word: "grpc", Value: vllm.BackendGRPC, Help: "grpc-go, on the connections of --grpc-connections"})},
 	}
 }
 

@@ -53,10 +53,10 @@ type Backend uint8
 
 // The backends.
 const (
-	// BackendGRPC is grpc-go, with a goroutine for each stream.
-	BackendGRPC Backend = iota
 	// BackendH2 is package h2: its own HTTP/2 connections, which hand on all that has arrived together.
-	BackendH2
+	BackendH2 Backend = iota
+	// BackendGRPC is grpc-go, with a goroutine for each stream.
+	BackendGRPC
 )
 
 // Dialer makes a connection to host:port. The context ends with the attempt.

@@ -47,13 +47,18 @@ type rig struct {
 
 func bubble(t *testing.T, role protocol.Role, test func(r *rig)) {
 	t.Helper()
+	bubbleOn(t, vllm.BackendH2, role, test)
+}
+
+func bubbleOn(t *testing.T, backend vllm.Backend, role protocol.Role, test func(r *rig)) {
+	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		r := &rig{t: t, role: role, engine: vllmtest.New(t), taps: &taps{Listener: memnet.Listen(64 << 10)}}
 		endpoint, err := vllm.ParseEndpoint("127.0.0.1:1")
 		if err != nil {
 			t.Fatal(err)
 		}
-		client, err := vllm.Dial(t.Context(), vllm.Config{Endpoint: endpoint, Dialer: r.engine.Dial})
+		client, err := vllm.Dial(t.Context(), vllm.Config{Endpoint: endpoint, Backend: backend, Dialer: r.engine.Dial})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -56,7 +56,8 @@ func (r *request) convert(message *pb.GenerateResponse) (handoff.Event, occasion
 	return ev, occasion{err: conversionError(err)}
 }
 
-// pendingBeforeDial bounds what is kept for a client whose dial-back is still under way, in bytes.
+// pendingBeforeDial bounds what is kept for a client whose dial-back is still under way, in bytes. What came in the call that
+// went past it is on top: as much as an engine stream's window lets through.
 const pendingBeforeDial = 64 << 10
 
 // MessageEvent reads off the raw message what the machine must know, so that a message which can't be converted still counts

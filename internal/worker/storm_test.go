@@ -14,18 +14,20 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"remora/internal/dynamo/protocol"
+	"remora/internal/vllm"
 	"remora/internal/vllm/vllmtest"
 	pb "remora/proto/vllm"
 )
 
 // TestStorm: many requests that end at random moments in random ways, on a client's side and on the engine's. Whatever happened,
 // the invariants hold: one terminal each, hand-offs kept until their release or the deadline, at most one Abort and none after a
-// finish, every accepted decode submitted, nothing left.
+// finish, every accepted decode submitted, nothing left. Every other one is over grpc-go.
 func TestStorm(t *testing.T) {
+	backends := []vllm.Backend{vllm.BackendH2, vllm.BackendGRPC}
 	for _, role := range []protocol.Role{protocol.Aggregated, protocol.Prefill, protocol.Decode} {
 		for seed := range uint64(4) {
 			t.Run(fmt.Sprintf("%s/%d", role, seed), func(t *testing.T) {
-				bubble(t, role, func(r *rig) { r.storm(rand.New(rand.NewPCG(seed, uint64(role))), 200) })
+				bubbleOn(t, backends[seed%2], role, func(r *rig) { r.storm(rand.New(rand.NewPCG(seed, uint64(role))), 200) })
 			})
 		}
 	}
@@ -37,9 +39,10 @@ func TestSmallStorms(t *testing.T) {
 	requests := 0
 	for seed := range uint64(storms) {
 		role := []protocol.Role{protocol.Aggregated, protocol.Prefill, protocol.Decode}[seed%3]
+		backend := []vllm.Backend{vllm.BackendH2, vllm.BackendGRPC}[seed%2]
 		size := 1 + int(seed%9)
 		requests += size
-		bubble(t, role, func(r *rig) { r.storm(rand.New(rand.NewPCG(seed, 77)), size) })
+		bubbleOn(t, backend, role, func(r *rig) { r.storm(rand.New(rand.NewPCG(seed, 77)), size) })
 		if t.Failed() {
 			t.Fatalf("seed %d, %v, %d requests", seed, role, size)
 		}
