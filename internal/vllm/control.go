@@ -18,12 +18,3 @@ func (c *Client) Abort(ctx context.Context, ids ...string) error {
 	_, err := pb.NewControlClient(c.aside()).Abort(ctx, &pb.AbortRequest{RequestIds: ids})
 	return statusOf("Abort", err).Err()
 }
-
-// KVEventSources asks where the engine publishes its KV events, as it says it. The context bounds the call.
-func (c *Client) KVEventSources(ctx context.Context) ([]*pb.KvEventSource, error) {
-	response, err := pb.NewControlClient(c.pick()).GetKvEventSources(ctx, &pb.GetKvEventSourcesRequest{})
-	if err != nil {
-		return nil, statusOf("GetKvEventSources", err).Err()
-	}
-	return response.GetSources(), nil
-}
