@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Becomes one real vLLM engine for CPU with native gRPC. Ready when GET /health on HTTP_PORT answers 200: 45 to 90 s.
 # usage: start-engine.sh VENV MODEL HTTP_PORT GRPC_PORT NIXL_PORT [engine arguments...]
+# ENGINE_RANKS in the environment is the number of data-parallel ranks; their NIXL ports begin at NIXL_PORT.
 # The model is served under its folder's name. NIXL_PORT "-" starts it without a KV connector. The settings are for machines with few cores: one OpenMP thread, one
 # GiB of KV cache, no graph compilation.
 set -euo pipefail
@@ -16,4 +17,4 @@ export VLLM_CPU_KVCACHE_SPACE=1 VLLM_CPU_OMP_THREADS_BIND=nobind OMP_NUM_THREADS
 export VLLM_ENGINE_READY_TIMEOUT_S=900 PYTHONHASHSEED=0 HF_HUB_OFFLINE=1 VLLM_NO_USAGE_STATS=1 DO_NOT_TRACK=1
 export LD_PRELOAD=$venv/lib/calm_poll.so
 exec "$venv/bin/vllm-rs" serve "$model" --python "$venv/bin/python" --served-model-name "$(basename "$model")" \
-  --host 127.0.0.1 --port "$http" --grpc-port "$grpc" -- "${args[@]}" "$@"
+  --host 127.0.0.1 --port "$http" --grpc-port "$grpc" --data-parallel-size "${ENGINE_RANKS:-1}" -- "${args[@]}" "$@"
