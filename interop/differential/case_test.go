@@ -32,6 +32,7 @@ type testCase struct {
 	// silent: one side never answers, so what it does is observed until another request has gone through.
 	silent bool
 	fate   bool // what becomes of the engine's stream is part of the case
+	large  bool // megabytes: it runs alone, or the engines would seem gone for want of processors
 	mixed  bool // several kinds of media, whose order is not the same twice with the Rust sidecar
 	cut    bool // the client goes in mid-stream: what may still have been on its way to it is no part of the case
 }

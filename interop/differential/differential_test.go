@@ -89,17 +89,19 @@ func (p *pair) runAll(t *testing.T, letter rune, group string, cases []testCase)
 		if !c.in(letter) {
 			continue
 		}
-		t.Run(c.name, func(t *testing.T) {
-			t.Parallel()
-			c.run(t, p, group, protocol.MsgPack)
-		})
+		t.Run(c.name, func(t *testing.T) { c.runIn(t, p, group, protocol.MsgPack) })
 		if *full {
-			t.Run(c.name+" in JSON", func(t *testing.T) {
-				t.Parallel()
-				c.run(t, p, group, protocol.JSON)
-			})
+			t.Run(c.name+" in JSON", func(t *testing.T) { c.runIn(t, p, group, protocol.JSON) })
 		}
 	}
+}
+
+func (c *testCase) runIn(t *testing.T, p *pair, group string, codec protocol.Codec) {
+	t.Helper()
+	if !c.large {
+		t.Parallel()
+	}
+	c.run(t, p, group, codec)
 }
 
 // in tells whether the case runs in a role.
