@@ -75,7 +75,7 @@ func (k *keeper) beat() time.Duration {
 		s.log.Error("the lease in etcd is lost, and with it our records: frontends have forgotten this worker; registering again",
 			"lease", s.leaseName(), "since_last_sign", time.Since(k.lived))
 	}
-	if err == nil && k.away || lost {
+	if err == nil && (k.away || s.wrong.Load()) || lost {
 		err = s.putRight()
 	}
 	if s.ctx.Err() != nil {
@@ -180,6 +180,7 @@ func (s *Store) renew(ctx context.Context) error {
 			return fmt.Errorf("remove %s: %w", path, brief(err))
 		}
 	}
+	s.wrong.Store(false)
 	return nil
 }
 

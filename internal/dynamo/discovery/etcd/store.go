@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -39,6 +40,8 @@ type Store struct {
 	busy   chan struct{}
 	owned  map[string][]byte   // guarded by busy; by path, what we created and did not delete
 	doomed map[string]struct{} // guarded by busy; paths that must go, and perhaps have not
+
+	wrong atomic.Bool // something is doomed and stayed: the keeper must put it right
 }
 
 var _ discovery.Store = (*Store)(nil)
@@ -89,8 +92,8 @@ func open(ctx context.Context, cfg Config) (*Store, error) {
 	}
 	s := &Store{
 		cfg: cfg, log: cfg.Log, client: client, leases: clientv3.RetryLeaseClient(client),
-		lease: clientv3.LeaseID(cfg.LeaseID), //nolint:gosec // below 2^63, see Config
-		ctx: life, cancel: cancel, busy: make(chan struct{}, 1),
+		lease: clientv3.LeaseID(cfg.LeaseID),
+		ctx:   life, cancel: cancel, busy: make(chan struct{}, 1),
 		owned: make(map[string][]byte), doomed: make(map[string]struct{}),
 	}
 	if err = s.grant(ctx); err == nil && !stop() {
@@ -152,6 +155,7 @@ func (s *Store) create(ctx context.Context, path string, value []byte) error {
 	switch {
 	case err != nil:
 		s.doomed[path] = struct{}{} // the answer may have been lost, not the call
+		s.wrong.Store(true)
 		return err
 	case !created:
 		return discovery.ErrExists
@@ -198,6 +202,7 @@ func (s *Store) Delete(ctx context.Context, bucket discovery.Bucket, key string)
 func (s *Store) remove(ctx context.Context, path string) error {
 	s.doomed[path] = struct{}{}
 	if _, err := s.client.Delete(ctx, path); err != nil {
+		s.wrong.Store(true)
 		return err
 	}
 	delete(s.doomed, path)
