@@ -18,6 +18,7 @@ VLLM_VENV   ?= $(CACHE)/vllm
 export REMORA_DYNAMO_VENV = $(DYNAMO_VENV)
 export REMORA_VLLM_VENV   = $(VLLM_VENV)
 export REMORA_BIN         = $(CURDIR)/bin/remora
+export REMORA_SERVICES    = $(CURDIR)/bin
 
 # Arguments of the program: make run ARGS="--port 0"
 ARGS ?=
@@ -42,7 +43,7 @@ run: build ## simulated engines, sidecars and an OpenAI front door in one proces
 	@exec bin/remora up $(ARGS)
 
 .PHONY: test
-test: build dynamo ## unit tests under the race detector, then Remora with the stock Dynamo and beside its sidecar (RUN=pattern)
+test: build dynamo services ## unit tests under the race detector, then Remora with the stock Dynamo and beside its sidecar (RUN=pattern)
 	$(TESTSUM) -race -run '$(RUN)' ./... -- -run '$(RUN)' ./internal/chaos -- -C interop -count=1 -p 1 -run '$(RUN)' ./tinyllama ./harness ./stock ./differential -- -C bench -run '$(RUN)' ./...
 
 .PHONY: unit
@@ -111,6 +112,11 @@ fuzz: ## run every fuzz target for FUZZTIME (default 10s)
 .PHONY: soak
 soak: ## N random schedules of the hand-off in virtual time, from SEED on (N=1000000)
 	go test ./internal/chaos -run '^TestSchedules$$' -schedules $(N) -seed $(SEED) -timeout 0 -v
+
+.PHONY: services
+services: ## build the etcd and NATS servers that the tests run, into bin
+	go build -modfile=tools/services.mod -o bin/etcd go.etcd.io/etcd/server/v3
+	go build -modfile=tools/services.mod -o bin/nats-server github.com/nats-io/nats-server/v2
 
 .PHONY: dynamo
 dynamo: ## install the stock Dynamo into DYNAMO_VENV (once, about a minute)

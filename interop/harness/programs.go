@@ -16,6 +16,8 @@ const (
 	envRemora = "REMORA_BIN"
 	envDynamo = "REMORA_DYNAMO_VENV"
 	envVLLM   = "REMORA_VLLM_VENV"
+	// envServices is a folder with the programs etcd and nats-server.
+	envServices = "REMORA_SERVICES"
 )
 
 // remoraBinary, dynamoPython and VLLMVenv find what the tests run.
