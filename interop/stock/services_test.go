@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"reflect"
-	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -67,17 +66,27 @@ func waitMetric(t *testing.T, s *harness.Sidecar, name string, want float64) {
 	})
 }
 
-// waitKeys waits until etcd holds that many keys of workers.
-func (s *onServices) waitKeys(t *testing.T, want int) map[string]harness.Key {
+// registered waits until a worker's instance is in etcd, which comes last, and gives all keys.
+func (s *onServices) registered(t *testing.T) map[string]harness.Key {
 	t.Helper()
-	var keys map[string]harness.Key
-	harness.Poll(t, strconv.Itoa(want)+" keys", 30*time.Second, func() error {
-		if keys = s.etcd.Keys(t, "v1/"); len(keys) != want {
-			return fmt.Errorf("%q", slices.Sorted(maps.Keys(keys)))
+	harness.Poll(t, "the instance record", 30*time.Second, func() error { // Rust's status server is ahead of it
+		if len(s.etcd.Keys(t, "v1/instances/dynamo/backend/generate/")) == 0 {
+			return errors.New("not there")
 		}
 		return nil
 	})
-	return keys
+	return s.etcd.Keys(t, "v1/")
+}
+
+// waitKeys waits until etcd holds exactly these keys of workers.
+func (s *onServices) waitKeys(t *testing.T, want map[string]harness.Key) {
+	t.Helper()
+	harness.Poll(t, fmt.Sprintf("%d keys", len(want)), 30*time.Second, func() error {
+		if got := s.etcd.Keys(t, "v1/"); !maps.Equal(got, want) {
+			return fmt.Errorf("etcd has %v\nwant %v", got, want)
+		}
+		return nil
+	})
 }
 
 // TestServicesAnswer wants aggregated workers of both kinds to answer alike, and Remora's to be as good as ever.
@@ -127,9 +136,8 @@ func TestEtcdRecordsLikeRust(t *testing.T) {
 				t.Errorf("%s left %v", kind, left)
 			}
 		}
-		// The event plane is compared elsewhere: these are the records of the worker itself.
 		for key, want := range seen[harness.Rust] {
-			if strings.HasPrefix(key, "v1/event_") {
+			if comparedElsewhere(key) {
 				continue
 			}
 			got, ok := seen[harness.Remora][key]
@@ -140,24 +148,23 @@ func TestEtcdRecordsLikeRust(t *testing.T) {
 			same(t, key, want, got)
 		}
 		for key := range seen[harness.Remora] {
-			if _, ok := seen[harness.Rust][key]; !ok && !strings.HasPrefix(key, "v1/event_") {
+			if _, ok := seen[harness.Rust][key]; !ok && !comparedElsewhere(key) {
 				t.Errorf("Rust has no %s", key)
 			}
 		}
 	})
 }
 
+// comparedElsewhere: records of the event plane, whose names are random; these tests are about the worker's own.
+func comparedElsewhere(key string) bool {
+	return strings.HasPrefix(key, "v1/event_") || strings.Contains(key, "/worker_kv_query_source_")
+}
+
 // records gives what a single worker has in etcd, without its id and ports, and checks that id and lease are one.
 func (s *onServices) records(t *testing.T) map[string]any {
 	t.Helper()
-	harness.Poll(t, "the instance record", 30*time.Second, func() error { // Rust's status server is ahead of it
-		if len(s.etcd.Keys(t, "v1/instances/")) == 0 {
-			return errors.New("not there")
-		}
-		return nil
-	})
 	records := map[string]any{}
-	for key, at := range s.etcd.Keys(t, "v1/") {
+	for key, at := range s.registered(t) {
 		id := strconv.FormatInt(at.Lease, 16)
 		if at.Lease == 0 || !strings.HasPrefix(key, "v1/event_") && !strings.HasSuffix(key, "/"+id) {
 			t.Errorf("key %s has lease %s", key, id)
@@ -200,7 +207,7 @@ func TestEtcdRestarts(t *testing.T) {
 	s := withServices(t, false)
 	worker := s.add(t, harness.Remora, harness.Aggregated, harness.StartSim(t))
 	s.front(t)
-	before := s.waitKeys(t, 2)
+	before := s.registered(t)
 	running := s.Open(t, harness.Request{Model: model, Prompt: "go on", MaxTokens: 400})
 	running.ReadChunks(t, 3)
 	s.etcd.Kill()
@@ -212,9 +219,7 @@ func TestEtcdRestarts(t *testing.T) {
 	s.etcd.Restart(t)
 	waitMetric(t, worker, discoveryUp, 1)
 	good(t, s.Frontend, prompt("back"))
-	if after := s.waitKeys(t, 2); !maps.Equal(before, after) {
-		t.Errorf("before %v\nafter %v", before, after)
-	}
+	s.waitKeys(t, before)
 	if n := worker.Status.Metrics(t)[leasesLost]; n != 0 {
 		t.Errorf("%v leases lost", n)
 	}
@@ -227,7 +232,7 @@ func TestEtcdForgets(t *testing.T) {
 		s := withServices(t, overNATS)
 		worker := s.add(t, harness.Remora, harness.Aggregated, harness.StartSim(t))
 		s.front(t)
-		before := s.waitKeys(t, 2)
+		before := s.registered(t)
 		for _, at := range before {
 			s.etcd.Revoke(t, at.Lease)
 			break
@@ -235,16 +240,12 @@ func TestEtcdForgets(t *testing.T) {
 		s.WaitGone(t, model, 10*time.Second)
 		waitMetric(t, worker, leasesLost, 1)
 		s.WaitServing(t, model)
-		if after := s.waitKeys(t, 2); !maps.Equal(before, after) {
-			t.Errorf("before %v\nafter %v", before, after)
-		}
+		s.waitKeys(t, before)
 
 		s.etcd.Kill()
 		s.etcd.StartAnew(t)
 		waitMetric(t, worker, leasesLost, 2)
-		if after := s.waitKeys(t, 2); !maps.Equal(before, after) {
-			t.Errorf("before %v\nafter %v", before, after)
-		}
+		s.waitKeys(t, before)
 		later := s.Cluster.Frontend(t) // the first one does not outlive its lease
 		later.WaitServing(t, model)
 	})
@@ -255,12 +256,12 @@ func TestEtcdWorkerKilled(t *testing.T) {
 	s := withServices(t, true)
 	s.Setenv("ETCD_LEASE_TTL=3")
 	worker := s.add(t, harness.Remora, harness.Aggregated, harness.StartSim(t))
-	s.waitKeys(t, 2)
+	before := s.registered(t)
 	worker.Stop(harness.AtOnce)
-	if len(s.etcd.Keys(t, "v1/")) != 2 {
-		t.Error("the records went with the process")
+	if now := s.etcd.Keys(t, "v1/"); len(now) != len(before) {
+		t.Errorf("the records went with the process: %v", now)
 	}
-	s.waitKeys(t, 0)
+	s.waitKeys(t, map[string]harness.Key{})
 }
 
 // TestEtcdLate starts a worker before etcd and NATS: it waits for them, says so, and serves.
