@@ -88,6 +88,9 @@ func TestRequestFields(t *testing.T) {
 		{"logprobs 0", output(`"logprobs":0`), func(r *pb.GenerateRequest) {
 			r.Response.OutputLogprobs, r.Response.OutputCandidates = true, topN(0)
 		}},
+		{"logprobs, the largest count", output(`"logprobs":2147483647`), func(r *pb.GenerateRequest) {
+			r.Response.OutputLogprobs, r.Response.OutputCandidates = true, topN(math.MaxInt32)
+		}},
 		{"logprobs of everything", output(`"logprobs":4294967295`), func(r *pb.GenerateRequest) {
 			r.Response.OutputLogprobs = true
 			r.Response.OutputCandidates = &pb.CandidateTokens{Select: &pb.CandidateTokens_All{All: true}}
@@ -98,15 +101,22 @@ func TestRequestFields(t *testing.T) {
 		{"skip_special_tokens keeps its presence", output(`"skip_special_tokens":false`),
 			func(r *pb.GenerateRequest) { r.Response.SkipSpecialTokens = new(false) }},
 		{"priority is negated", routing(`"priority":5`), func(r *pb.GenerateRequest) { r.Priority = -5 }},
+		{"priority below zero", routing(`"priority":-7`), func(r *pb.GenerateRequest) { r.Priority = 7 }},
 		{"priority saturates", routing(`"priority":-2147483648`), func(r *pb.GenerateRequest) { r.Priority = math.MaxInt32 }},
 		{"cache_salt", routing(`"cache_salt":"t1"`), func(r *pb.GenerateRequest) { r.Kv.CacheSalt = "dynamo-cache-salt:t1" }},
 		{"cache_salt is prefixed again", routing(`"cache_salt":"dynamo-cache-salt:t1"`),
 			func(r *pb.GenerateRequest) { r.Kv.CacheSalt = "dynamo-cache-salt:dynamo-cache-salt:t1" }},
+		{"cache_salt empty is one all the same", routing(`"cache_salt":""`), func(r *pb.GenerateRequest) { r.Kv.CacheSalt = "dynamo-cache-salt:" }},
+		{"encoder_result null", `"encoder_result":null`, func(*pb.GenerateRequest) {}},
 		{"encoder_result", `"encoder_result":{"a":[1]}`,
 			func(r *pb.GenerateRequest) { r.Kv.EcTransferParams = object(t, `{"a":[1]}`) }},
 		{"no media in empty lists", `"multi_modal_data":{"image_url":[],"odd":[]},"multi_modal_uuids":{"audio_url":[]}`, func(*pb.GenerateRequest) {}},
 		{"ignored silently", `"eos_token_ids":[2],"annotations":["x"],"router_config_override":null,"mdc_sum":"00","request_timestamp_ms":1.5,
 			"require_reasoning":true,"migration_link":{"trace_id":"a","span_id":"b"},"_HEALTH_CHECK":true`, func(*pb.GenerateRequest) {}},
+		{"ignored silently: what the engine could do, but the frontend does itself or nobody does",
+			sampling(`"bad_words":["x"],"logit_bias":{"1":2},"allowed_token_ids":[1],"detokenize":false`) + "," +
+				output(`"formatted_prompt":true,"return_tokens_as_token_ids":true,"no_stop_trim":true`) + `,"kv_hint":{"a":1},"session_id":"s"`,
+			func(*pb.GenerateRequest) {}},
 		{"guided json keeps the order of keys", guided(`"json":{"z":1,"a":{"n":[true,null,1.5,"é\n\"<"]}}`), func(r *pb.GenerateRequest) {
 			r.Decoding.StructuredOutput = &pb.DecodingParameters_Json{Json: `{"z":1,"a":{"n":[true,null,1.5,"é\n\"<"]}}`}
 		}},
@@ -118,6 +128,9 @@ func TestRequestFields(t *testing.T) {
 		}},
 		{"guided choice", guided(`"choice":["a","b"]`), func(r *pb.GenerateRequest) {
 			r.Decoding.StructuredOutput = &pb.DecodingParameters_Choice{Choice: &pb.StringChoices{Choices: []string{"a", "b"}}}
+		}},
+		{"guided choice of nothing", guided(`"choice":[]`), func(r *pb.GenerateRequest) {
+			r.Decoding.StructuredOutput = &pb.DecodingParameters_Choice{Choice: &pb.StringChoices{}}
 		}},
 		{"guided grammar", guided(`"grammar":"root ::= x"`), func(r *pb.GenerateRequest) {
 			r.Decoding.StructuredOutput = &pb.DecodingParameters_Grammar{Grammar: "root ::= x"}
@@ -180,6 +193,10 @@ func TestLegacyEnvelope(t *testing.T) {
 			r.Response.PromptCandidates = &pb.CandidateTokens{Select: &pb.CandidateTokens_All{All: true}}
 			r.Response.SkipSpecialTokens = new(true)
 		}},
+		{"output of everything", legacy(`"logprobs":-1`), func(r *pb.GenerateRequest) {
+			r.Response.OutputLogprobs = true
+			r.Response.OutputCandidates = &pb.CandidateTokens{Select: &pb.CandidateTokens_All{All: true}}
+		}},
 		{"nulls are absent", legacy(`"temperature":null,"seed":null,"stop_token_ids":null,"return_token_ids":null`), func(*pb.GenerateRequest) {}},
 		{"the canonical field wins", legacy(`"temperature":0,"max_tokens":5`) + "," + sampling(`"temperature":0.5`) + "," + stop(`"max_tokens":6`),
 			func(r *pb.GenerateRequest) {
@@ -230,6 +247,7 @@ func TestPrefillRequest(t *testing.T) {
 		{"limits are replaced", stop(`"max_tokens":50,"min_tokens":20`), `{"do_remote_decode":true}`},
 		{"top_k -1 and min_p 0 do not matter", sampling(`"top_k":-1,"min_p":0`), `{"do_remote_decode":true}`},
 		{"top_k 0 does not matter", sampling(`"top_k":0`), `{"do_remote_decode":true}`},
+		{"the legacy envelope's parameters become the hand-off's", extra(`"vllm_tito":{"sampling_params":{},"kv_transfer_params":{"a":1}}`), `{"a":1,"do_remote_decode":true}`},
 		{"unknown legacy parameters do not matter", legacy(`"odd":1,"max_tokens":9`), `{"do_remote_decode":true}`},
 	} {
 		t.Run(row.name, func(t *testing.T) {
@@ -244,6 +262,16 @@ func TestPrefillRequest(t *testing.T) {
 				t.Error("a prefill uses no hand-off")
 			}
 		})
+	}
+}
+
+// TestEncoderResult: prefill and decode hand it on as an aggregated engine gets it.
+func TestEncoderResult(t *testing.T) {
+	for _, role := range []protocol.Role{protocol.Aggregated, protocol.Prefill, protocol.Decode} {
+		call := convert(t, engine(role), `"encoder_result":{"a":[1]},"prefill_result":{"disaggregated_params":{}}`)
+		if diff := cmp.Diff(object(t, `{"a":[1]}`), call.Request.GetKv().GetEcTransferParams(), protocmp.Transform()); diff != "" {
+			t.Errorf("%v: %s", role, diff)
+		}
 	}
 }
 

@@ -79,6 +79,10 @@ func TestResponseItems(t *testing.T) {
 			[]string{`{"token_ids":[],"finish_reason":"stop","index":0,"stop_reason":"x","completion_usage":{"prompt_tokens":3,"completion_tokens":0,"total_tokens":3}}`}},
 		{"parameters of an aggregated engine", protocol.Aggregated, ``, []string{`{"outputs":{"finish_info":{"finish_reason":"LENGTH",` + params + `}}}`},
 			[]string{`{"token_ids":[],"finish_reason":"length","index":0,"completion_usage":{"prompt_tokens":3,"completion_tokens":0,"total_tokens":3},"disaggregated_params":{"a":[[1]],"b":2}}`}},
+		{"parameters of a decode engine", protocol.Decode, ``, []string{`{"outputs":{"finish_info":{"finish_reason":"STOP",` + params + `}}}`},
+			[]string{`{"token_ids":[],"finish_reason":"stop","index":0,"completion_usage":{"prompt_tokens":3,"completion_tokens":0,"total_tokens":3},"disaggregated_params":{"a":[[1]],"b":2}}`}},
+		{"encoder parameters are nobody's", protocol.Aggregated, ``, []string{`{"outputs":{"finish_info":{"finish_reason":"STOP","ec_transfer_params":{"e":1}}}}`},
+			[]string{`{"token_ids":[],"finish_reason":"stop","index":0,"completion_usage":{"prompt_tokens":3,"completion_tokens":0,"total_tokens":3}}`}},
 		{"prefill", protocol.Prefill, ``, []string{`{"prompt_info":{"num_prompt_tokens":3}}`, `{"outputs":{"num_tokens":1,"token_ids":[7],"finish_info":{"num_output_tokens":1,"finish_reason":"LENGTH","num_cached_tokens":2,` + params + `}}}`},
 			[]string{``, `{"token_ids":[],"finish_reason":"length","index":0,"completion_usage":{"prompt_tokens":3,"completion_tokens":0,"total_tokens":3,"prompt_tokens_details":{"cached_tokens":2}},"disaggregated_params":{"a":[[1]],"b":2}}`}},
 		{"prefill tokens before the finish", protocol.Prefill, ``, []string{aToken, `{"outputs":{"finish_info":{"num_output_tokens":1,"finish_reason":"STOP","eos_token_id":1,` + params + `}}}`},
@@ -109,6 +113,22 @@ func TestResponseItems(t *testing.T) {
 			aToken, `{"outputs":{"finish_info":{"num_output_tokens":1,"finish_reason":"LENGTH"}}}`},
 			[]string{``, `{"token_ids":[7],"index":0}`, `{"token_ids":[],"finish_reason":"length","index":0,"completion_usage":{"prompt_tokens":3,"completion_tokens":1,"total_tokens":4},` +
 				`"engine_data":{"prompt_logprobs":[null,{"2":{"logprob":-0.25,"rank":1}},{"3":{"logprob":-9999.0,"rank":9},"5":{"logprob":-1.0,"rank":1}}]}}`}},
+		{"prompt logprobs told twice: the last ones count", protocol.Aggregated, `"token_ids":[1,2],` + output(`"prompt_logprobs":0`), []string{
+			`{"prompt_info":{"num_prompt_tokens":2,"token_ids":[1,2],"logprobs":[0,-1],"ranks":[0,1],"candidate_tokens":[{},{}]}}`,
+			`{"prompt_info":{"num_prompt_tokens":2,"token_ids":[1,2],"logprobs":[0,-2],"ranks":[0,3],"candidate_tokens":[{},{}]}}`,
+			`{"outputs":{"finish_info":{"finish_reason":"LENGTH"}}}`},
+			[]string{``, ``, `{"token_ids":[],"finish_reason":"length","index":0,"completion_usage":{"prompt_tokens":2,"completion_tokens":0,"total_tokens":2},` +
+				`"engine_data":{"prompt_logprobs":[null,{"2":{"logprob":-2.0,"rank":3}}]}}`}},
+		{"prompt logprobs of a prefill", protocol.Prefill, `"token_ids":[1],` + output(`"prompt_logprobs":0`), []string{
+			`{"prompt_info":{"num_prompt_tokens":1,"token_ids":[1],"logprobs":[0],"ranks":[0],"candidate_tokens":[{}]}}`,
+			`{"outputs":{"finish_info":{"finish_reason":"LENGTH",` + params + `}}}`},
+			[]string{``, `{"token_ids":[],"finish_reason":"length","index":0,"completion_usage":{"prompt_tokens":1,"completion_tokens":0,"total_tokens":1},` +
+				`"disaggregated_params":{"a":[[1]],"b":2},"engine_data":{"prompt_logprobs":[null]}}`}},
+		{"prompt logprobs of an aborted prefill", protocol.Prefill, `"token_ids":[1],` + output(`"prompt_logprobs":0`), []string{
+			`{"prompt_info":{"num_prompt_tokens":1,"token_ids":[1],"logprobs":[0],"ranks":[0],"candidate_tokens":[{}]}}`,
+			`{"outputs":{"finish_info":{"finish_reason":"ABORTED",` + params + `}}}`},
+			[]string{``, `{"token_ids":[],"finish_reason":"cancelled","index":0,"completion_usage":{"prompt_tokens":1,"completion_tokens":0,"total_tokens":1},` +
+				`"engine_data":{"prompt_logprobs":[null]}}`}},
 		{"prompt logprobs that never come", protocol.Aggregated, output(`"prompt_logprobs":1`), []string{`{"outputs":{"finish_info":{"finish_reason":"LENGTH"}}}`},
 			[]string{`{"token_ids":[],"finish_reason":"length","index":0,"completion_usage":{"prompt_tokens":3,"completion_tokens":0,"total_tokens":3}}`}},
 	} {
@@ -184,6 +204,7 @@ func TestResponseErrors(t *testing.T) {
 		{"token count at the end", protocol.Aggregated, ``, `{"outputs":{"num_tokens":1,"token_ids":[7],"finish_info":{"num_output_tokens":2,"finish_reason":"LENGTH"}}}`, "num_output_tokens is 2"},
 		{"not finished", protocol.Aggregated, ``, `{"outputs":{"finish_info":{}}}`, "NOT_FINISHED"},
 		{"unknown reason", protocol.Aggregated, ``, `{"outputs":{"finish_info":{"finish_reason":9}}}`, "reason 9"},
+		{"prefill without parameters, stopped", protocol.Prefill, ``, `{"outputs":{"finish_info":{"finish_reason":"STOP"}}}`, "without kv_transfer_params"},
 		{"prefill without parameters", protocol.Prefill, ``, `{"outputs":{"finish_info":{"finish_reason":"LENGTH"}}}`, "without kv_transfer_params"},
 		{"parameters that are no number", protocol.Prefill, ``, "", "kv_transfer_params.a[0] is not a finite number"},
 	} {
