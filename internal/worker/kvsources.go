@@ -2,8 +2,10 @@ package worker
 
 import (
 	"context"
+	"math"
 
 	"remora/internal/dynamo/eventplane"
+	"remora/internal/dynamo/status"
 	"remora/internal/kvevents"
 	"remora/internal/kvrelay"
 	"remora/internal/vllm"
@@ -29,7 +31,46 @@ func (w *worker) sources(ctx context.Context, engine *vllm.Client, found vllm.Di
 
 // relay brings the engine's events of one rank to its publisher.
 func (w *worker) relay(source kvevents.Source, p *eventplane.Publisher) *kvevents.Reader {
-	return kvevents.NewReader(source, kvrelay.New(kvrelay.Config{
-		Rank: source.Rank, BlockSize: w.service.translate.BlockSize, Log: w.log,
-	}, p), w.log)
+	relay := kvrelay.New(kvrelay.Config{Rank: source.Rank, BlockSize: w.service.translate.BlockSize, Log: w.log}, p)
+	return kvevents.NewReader(source, &counted{Relay: relay, metrics: w.metrics}, w.log)
+}
+
+// counted is a relay that is counted under the names of the Rust sidecar: the engine's events as they come, and those that
+// concern routers.
+type counted struct {
+	*kvrelay.Relay
+
+	metrics *status.Metrics
+	before  kvrelay.Counts
+}
+
+// Batch implements kvevents.Consumer.
+func (c *counted) Batch(b *kvevents.Batch) {
+	var received [3]int
+	for i := range b.Events {
+		switch b.Events[i].Kind {
+		case kvevents.Stored:
+			received[eventplane.Stored]++
+		case kvevents.Removed:
+			received[eventplane.Removed]++
+		case kvevents.Cleared:
+			received[eventplane.Cleared]++
+		}
+	}
+	c.Relay.Batch(b)
+	after := c.Counts()
+	accepted := [3]uint64{after.Stored - c.before.Stored, after.Removed - c.before.Removed, after.Cleared - c.before.Cleared}
+	c.before = after
+	for kind := range eventplane.Kind(len(received)) {
+		if received[kind] > 0 { // a kind shows with its first event
+			c.metrics.KVEvents(kind.String(), "received").Add(float64(received[kind]))
+			c.metrics.KVEvents(kind.String(), "accepted").Add(float64(accepted[kind]))
+		}
+	}
+}
+
+// Gap implements kvevents.Consumer.
+func (c *counted) Gap(lost uint64, why string) {
+	c.metrics.KVEventsDropped(int(min(lost, math.MaxInt32)))
+	c.Relay.Gap(lost, why)
 }

@@ -54,6 +54,50 @@ func askAll(t *testing.T, f *harness.Frontend, requests []harness.Request) []har
 	return out
 }
 
+// spread asks new prompts until each of two places, as place tells them, was used; a router draws lots among the equally loaded.
+func spread(t *testing.T, f *harness.Frontend, seed uint64, place func(a harness.Answer) uint64) (prompts []harness.Request, first []harness.Answer) {
+	t.Helper()
+	const least, most = 5, 60
+	used := map[uint64]bool{}
+	for _, r := range documents(seed, most, promptTokens) {
+		if len(prompts) >= least && len(used) == 2 {
+			return prompts, first
+		}
+		a := askAll(t, f, []harness.Request{r})[0]
+		prompts, first = append(prompts, r), append(first, a)
+		used[place(a)] = true
+		if a.Routing.Timing.KVHitRate != 0 {
+			t.Errorf("prompt %d is new and said to be a hit of %g", len(prompts)-1, a.Routing.Timing.KVHitRate)
+		}
+	}
+	t.Fatalf("%d prompts went to one place", most)
+	return nil, nil
+}
+
+func decodedBy(a harness.Answer) uint64   { return a.Routing.WorkerID.Decode }
+func prefilledBy(a harness.Answer) uint64 { return a.Routing.WorkerID.Prefill }
+func decodeRank(a harness.Answer) uint64  { return uint64(a.Routing.WorkerID.DecodeRank) }
+
+// A prompt of 100 tokens has six full blocks of 16, which can be hit: 6/7 of all.
+const (
+	promptTokens = 100
+	promptBlocks = 6
+)
+
+// stays asks the prompts again and wants each to go to where it was first, and to be found there by all engines together.
+func stays(t *testing.T, f *harness.Frontend, engines []*harness.Sim, prompts []harness.Request, first []harness.Answer, place func(a harness.Answer) uint64) {
+	t.Helper()
+	before := hits(t, engines)
+	for i, a := range askAll(t, f, prompts) {
+		if place(a) != place(first[i]) || a.Routing.Timing.KVHitRate < 0.8 {
+			t.Errorf("prompt %d went to %x (%g believed there), at first to %x", i, place(a), a.Routing.Timing.KVHitRate, place(first[i]))
+		}
+	}
+	if n := hits(t, engines) - before; n < float64(len(prompts)*promptBlocks*16) {
+		t.Errorf("%g tokens of %d prompts found in the caches", n, len(prompts))
+	}
+}
+
 // instanceOf is a worker's instance id in hexadecimal.
 func instanceOf(t *testing.T, worker *harness.Sidecar) string {
 	t.Helper()
@@ -84,10 +128,8 @@ func told(t *testing.T, workers []*harness.Sidecar, blocks float64) {
 	})
 }
 
-// TestRoutingByCache: two engines behind two workers, under stock routers. With 16 tokens a block and 100 tokens a prompt, six
-// blocks can be hit.
+// TestRoutingByCache: two engines behind two workers, under stock routers.
 func TestRoutingByCache(t *testing.T) {
-	const tokens, blocks, count = 100, 6, 7
 	c := harness.NewCluster(t)
 	var engines []*harness.Sim
 	var workers []*harness.Sidecar
@@ -102,51 +144,28 @@ func TestRoutingByCache(t *testing.T) {
 	inTurn.WaitServing(t, model)
 
 	// Round-robin with an odd number of prompts sends each to the other engine the second time.
-	control := documents(1, count, tokens)
+	control := documents(1, 7, promptTokens)
 	askAll(t, inTurn, control)
 	before := hits(t, engines)
 	askAll(t, inTurn, control)
 	inTurnHits := hits(t, engines) - before
 
-	prompts := documents(2, count, tokens)
-	first := askAll(t, byCache, prompts)
-	for i, a := range first {
-		if a.Routing.Timing.KVHitRate != 0 {
-			t.Errorf("prompt %d is new and said to be a hit of %g", i, a.Routing.Timing.KVHitRate)
-		}
-	}
-	told(t, workers, (2*count+count)*blocks)
+	told(t, workers, float64(2*len(control)*promptBlocks))
+	prompts, first := spread(t, byCache, 2, decodedBy)
+	told(t, workers, float64((2*len(control)+len(prompts))*promptBlocks))
 	before = hits(t, engines)
-	second := askAll(t, byCache, prompts)
+	stays(t, byCache, engines, prompts, first, decodedBy)
 	byCacheHits := hits(t, engines) - before
-	t.Logf("tokens found in a cache at the second time: %g of %d by cache, %g in turn", byCacheHits, count*blocks*16, inTurnHits)
-	if byCacheHits < count*blocks*16 || inTurnHits > byCacheHits/2 {
+	t.Logf("tokens found in a cache at the second time: %g of %d by cache, %g of %d in turn", byCacheHits, len(prompts)*promptBlocks*16,
+		inTurnHits, len(control)*promptBlocks*16)
+	if inTurnHits > byCacheHits/2 {
 		t.Errorf("%g hits by cache, %g in turn", byCacheHits, inTurnHits)
-	}
-	used := map[uint64]bool{}
-	for i, a := range second {
-		used[a.Routing.WorkerID.Decode] = true
-		if a.Routing.WorkerID.Decode != first[i].Routing.WorkerID.Decode || a.Routing.Timing.KVHitRate < 0.8 {
-			t.Errorf("prompt %d went to %x (%g believed there), at first to %x", i, a.Routing.WorkerID.Decode, a.Routing.Timing.KVHitRate,
-				first[i].Routing.WorkerID.Decode)
-		}
-	}
-	if len(used) != 2 {
-		t.Errorf("only %d workers were used", len(used))
 	}
 
 	t.Run("a router that comes late", func(t *testing.T) {
 		late := c.Frontend(t, "--router-mode", "kv")
 		late.WaitServing(t, model)
-		before := hits(t, engines)
-		for i, a := range askAll(t, late, prompts) {
-			if a.Routing.WorkerID.Decode != first[i].Routing.WorkerID.Decode || a.Routing.Timing.KVHitRate < 0.8 {
-				t.Errorf("prompt %d: %g believed there", i, a.Routing.Timing.KVHitRate)
-			}
-		}
-		if n := hits(t, engines) - before; n < count*blocks*16 {
-			t.Errorf("%g hits", n)
-		}
+		stays(t, late, engines, prompts, first, decodedBy)
 	})
 
 	t.Run("an engine that is restarted", func(t *testing.T) {
@@ -166,7 +185,7 @@ func TestRoutingByCache(t *testing.T) {
 		seed := uint64(100)
 		harness.Poll(t, "the frontend to use the worker again", 20*time.Second, func() error {
 			seed++
-			at := fmt.Sprintf("%x", askAll(t, byCache, documents(seed, 1, tokens))[0].Routing.WorkerID.Decode)
+			at := fmt.Sprintf("%x", askAll(t, byCache, documents(seed, 1, promptTokens))[0].Routing.WorkerID.Decode)
 			if at != back {
 				return fmt.Errorf("used: %s", at)
 			}
@@ -176,7 +195,7 @@ func TestRoutingByCache(t *testing.T) {
 		for _, a := range askAll(t, byCache, prompts) {
 			believed += a.Routing.Timing.KVHitRate
 		}
-		found := (hits(t, engines) - before) / (blocks * 16)
+		found := (hits(t, engines) - before) / (promptBlocks * 16)
 		t.Logf("prompts found in the caches: %g believed, %g true", believed, found)
 		if believed > found+0.1 {
 			t.Errorf("the router believed that %g prompts' blocks were there, and %g were", believed, found)
@@ -186,31 +205,18 @@ func TestRoutingByCache(t *testing.T) {
 
 // TestRanksAreRoutedByCache: one engine with two data-parallel ranks; each has a cache of its own.
 func TestRanksAreRoutedByCache(t *testing.T) {
-	const tokens, blocks, count = 100, 6, 6
 	c := harness.NewCluster(t)
 	sim := harness.StartSim(t, append([]string{"--data-parallel-size", "2"}, kvEvents...)...)
 	worker := c.Sidecar(t, harness.Remora, harness.Aggregated, sim)
 	f := c.Frontend(t, "--router-mode", "kv")
 	f.WaitServing(t, model)
-	prompts := documents(3, count, tokens)
-	first := askAll(t, f, prompts)
-	told(t, []*harness.Sidecar{worker}, count*blocks)
-	before, used := sim.Metrics(t)["vllm:prefix_cache_hits_total"], map[uint32]bool{}
-	for i, a := range askAll(t, f, prompts) {
-		used[a.Routing.WorkerID.DecodeRank] = true
-		if a.Routing.WorkerID.DecodeRank != first[i].Routing.WorkerID.DecodeRank || a.Routing.Timing.KVHitRate < 0.8 {
-			t.Errorf("prompt %d went to rank %d (%g believed there), at first to rank %d", i, a.Routing.WorkerID.DecodeRank,
-				a.Routing.Timing.KVHitRate, first[i].Routing.WorkerID.DecodeRank)
-		}
-	}
-	if n := sim.Metrics(t)["vllm:prefix_cache_hits_total"] - before; n < count*blocks*16 || len(used) != 2 {
-		t.Errorf("%g tokens found in the caches of %d ranks", n, len(used))
-	}
+	prompts, first := spread(t, f, 3, decodeRank)
+	told(t, []*harness.Sidecar{worker}, float64(len(prompts)*promptBlocks))
+	stays(t, f, []*harness.Sim{sim}, prompts, first, decodeRank)
 }
 
 // TestBothKindsAreRoutedByCache: a Rust sidecar and a Remora in one set.
 func TestBothKindsAreRoutedByCache(t *testing.T) {
-	const tokens, blocks, count = 100, 6, 6
 	c := harness.NewCluster(t)
 	var engines []*harness.Sim
 	for _, kind := range []harness.Kind{harness.Rust, harness.Remora} {
@@ -220,26 +226,41 @@ func TestBothKindsAreRoutedByCache(t *testing.T) {
 	}
 	f := c.Frontend(t, "--router-mode", "kv")
 	f.WaitServing(t, model)
-	prompts := documents(4, count, tokens)
-	first := askAll(t, f, prompts)
-	harness.Poll(t, "hits everywhere", 20*time.Second, func() error {
-		before, used := hits(t, engines), map[uint64]bool{}
-		for i, a := range askAll(t, f, prompts) {
-			used[a.Routing.WorkerID.Decode] = true
-			if a.Routing.WorkerID.Decode != first[i].Routing.WorkerID.Decode {
-				return fmt.Errorf("prompt %d went elsewhere", i)
+	prompts, first := spread(t, f, 4, decodedBy)
+	harness.Poll(t, "the router to know all", 20*time.Second, func() error {
+		for i, a := range askAll(t, f, prompts) { // a Rust sidecar does not tell how much it has told
+			if a.Routing.Timing.KVHitRate < 0.8 || decodedBy(a) != decodedBy(first[i]) {
+				return fmt.Errorf("prompt %d: %g believed at %x, it went first to %x", i, a.Routing.Timing.KVHitRate, decodedBy(a), decodedBy(first[i]))
 			}
-		}
-		if n := hits(t, engines) - before; n < count*blocks*16 || len(used) != 2 {
-			return fmt.Errorf("%g tokens found in the caches, %d workers", n, len(used))
 		}
 		return nil
 	})
+	stays(t, f, engines, prompts, first, decodedBy)
+}
+
+// TestPrefillsAreRoutedByCache: in a split deployment the prefill is sent to where its blocks are; the decode worker announces its
+// own, too, and that disturbs nobody.
+func TestPrefillsAreRoutedByCache(t *testing.T) {
+	c := harness.NewCluster(t)
+	var engines []*harness.Sim
+	var workers []*harness.Sidecar
+	for range 2 {
+		sim := harness.StartSim(t, kvEvents...)
+		engines = append(engines, sim)
+		workers = append(workers, c.Sidecar(t, harness.Remora, harness.Prefill, sim))
+	}
+	decodes := c.Sidecar(t, harness.Remora, harness.Decode, harness.StartSim(t, kvEvents...))
+	f := c.Frontend(t, "--router-mode", "kv")
+	f.WaitServing(t, model)
+	prompts, first := spread(t, f, 9, prefilledBy)
+	told(t, workers, float64(len(prompts)*promptBlocks))
+	told(t, []*harness.Sidecar{decodes}, float64(len(prompts)*promptBlocks))
+	stays(t, f, engines, prompts, first, prefilledBy)
 }
 
 // TestLostEvents: messages of the engine that reached nobody are replayed, and a socket that begins anew means an empty cache.
 func TestLostEvents(t *testing.T) {
-	const tokens, blocks, count = 100, 6, 4
+	const tokens, blocks, count = promptTokens, promptBlocks, 4
 	c := harness.NewCluster(t)
 	sim := harness.StartSim(t, kvEvents...)
 	worker := c.Sidecar(t, harness.Remora, harness.Aggregated, sim)
