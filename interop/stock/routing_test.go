@@ -85,11 +85,26 @@ const (
 )
 
 // stays asks the prompts again and wants each to go to where it was first, and to be found there by all engines together.
+//
+// What a worker has published takes a moment to the router, which does not tell how far it is. The events of a rank arrive in
+// order, so the last prompt at each place is asked until it is known there; it may have gone astray by then.
 func stays(t *testing.T, f *harness.Frontend, engines []*harness.Sim, prompts []harness.Request, first []harness.Answer, place func(a harness.Answer) uint64) {
 	t.Helper()
+	last := map[uint64]int{}
+	for i := range first {
+		last[place(first[i])] = i
+	}
+	for _, i := range last {
+		harness.Poll(t, "the router to know of the last prompt", 20*time.Second, func() error {
+			if a := askAll(t, f, prompts[i:i+1])[0]; a.Routing.Timing.KVHitRate < 0.8 {
+				return fmt.Errorf("prompt %d: %g believed there", i, a.Routing.Timing.KVHitRate)
+			}
+			return nil
+		})
+	}
 	before := hits(t, engines)
 	for i, a := range askAll(t, f, prompts) {
-		if place(a) != place(first[i]) || a.Routing.Timing.KVHitRate < 0.8 {
+		if astray := place(a) != place(first[i]) && last[place(first[i])] != i; astray || a.Routing.Timing.KVHitRate < 0.8 {
 			t.Errorf("prompt %d went to %x (%g believed there), at first to %x", i, place(a), a.Routing.Timing.KVHitRate, place(first[i]))
 		}
 	}
@@ -153,13 +168,10 @@ func TestRoutingByCache(t *testing.T) {
 	told(t, workers, float64(2*len(control)*promptBlocks))
 	prompts, first := spread(t, byCache, 2, decodedBy)
 	told(t, workers, float64((2*len(control)+len(prompts))*promptBlocks))
-	before = hits(t, engines)
-	stays(t, byCache, engines, prompts, first, decodedBy)
-	byCacheHits := hits(t, engines) - before
-	t.Logf("tokens found in a cache at the second time: %g of %d by cache, %g of %d in turn", byCacheHits, len(prompts)*promptBlocks*16,
-		inTurnHits, len(control)*promptBlocks*16)
-	if inTurnHits > byCacheHits/2 {
-		t.Errorf("%g hits by cache, %g in turn", byCacheHits, inTurnHits)
+	stays(t, byCache, engines, prompts, first, decodedBy) // all of them are hits
+	t.Logf("in turn, %g of %d tokens were found in a cache at the second time", inTurnHits, len(control)*promptBlocks*16)
+	if inTurnHits > 0 {
+		t.Errorf("%g hits in turn: the comparison is worth nothing", inTurnHits)
 	}
 
 	t.Run("a router that comes late", func(t *testing.T) {
@@ -227,14 +239,6 @@ func TestBothKindsAreRoutedByCache(t *testing.T) {
 	f := c.Frontend(t, "--router-mode", "kv")
 	f.WaitServing(t, model)
 	prompts, first := spread(t, f, 4, decodedBy)
-	harness.Poll(t, "the router to know all", 20*time.Second, func() error {
-		for i, a := range askAll(t, f, prompts) { // a Rust sidecar does not tell how much it has told
-			if a.Routing.Timing.KVHitRate < 0.8 || decodedBy(a) != decodedBy(first[i]) {
-				return fmt.Errorf("prompt %d: %g believed at %x, it went first to %x", i, a.Routing.Timing.KVHitRate, decodedBy(a), decodedBy(first[i]))
-			}
-		}
-		return nil
-	})
 	stays(t, f, engines, prompts, first, decodedBy)
 }
 
@@ -267,16 +271,12 @@ func TestLostEvents(t *testing.T) {
 	f := c.Frontend(t, "--router-mode", "kv")
 	f.WaitServing(t, model)
 	prompts := documents(7, count+1, tokens)
-	askAll(t, f, prompts[:1])
+	first := askAll(t, f, prompts[:1])
 	told(t, []*harness.Sidecar{worker}, blocks)
 	sim.Post(t, "/sim/fault?name=events-lost&times=3")
-	askAll(t, f, prompts[1:]) // each stores its blocks in one message
+	first = append(first, askAll(t, f, prompts[1:])...) // each stores its blocks in one message
 	told(t, []*harness.Sidecar{worker}, (count+1)*blocks)
-	for i, a := range askAll(t, f, prompts) {
-		if a.Routing.Timing.KVHitRate < 0.8 {
-			t.Errorf("prompt %d: %g believed there", i, a.Routing.Timing.KVHitRate)
-		}
-	}
+	stays(t, f, []*harness.Sim{sim}, prompts, first, decodedBy)
 	m := worker.Status.Metrics(t)
 	if m["remora_kv_engine_replays_total"] == 0 || m["remora_kv_engine_batches_lost_total"] != 0 {
 		t.Errorf("%g replays, %g lost", m["remora_kv_engine_replays_total"], m["remora_kv_engine_batches_lost_total"])
@@ -290,13 +290,9 @@ func TestLostEvents(t *testing.T) {
 		return nil
 	})
 	again := documents(8, 2, tokens)
-	askAll(t, f, again)
+	first = askAll(t, f, again)
 	told(t, []*harness.Sidecar{worker}, 2*blocks)
-	for i, a := range askAll(t, f, again) {
-		if a.Routing.Timing.KVHitRate < 0.8 {
-			t.Errorf("prompt %d after the reset: %g believed there", i, a.Routing.Timing.KVHitRate)
-		}
-	}
+	stays(t, f, []*harness.Sim{sim}, again, first, decodedBy)
 }
 
 // TestBusyWorkerIsSpared: the frontend believes what a worker says of its load. Without a threshold it would not ask.
