@@ -21,6 +21,8 @@ type engine struct {
 	queue      int // of the PUB socket, in messages
 	reach      int // of a replay, in batches
 	drop       int // one message of an answer in this many is left out; 0: none
+	// Where the sockets are; the zero Endpoints are a network in memory.
+	atEvents, atReplay zmq.Endpoint
 
 	mu     sync.Mutex
 	rng    *rand.Rand
@@ -66,6 +68,15 @@ func (e *engine) dialReplay(ctx context.Context) (net.Conn, error) {
 func (e *engine) open() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	if e.atEvents != (zmq.Endpoint{}) {
+		var errPub, errRouter error
+		e.pub, errPub = zmq.ListenPub(e.atEvents, zmq.PubConfig{QueueMessages: e.queue})
+		e.router, errRouter = zmq.ListenRouter(e.atReplay, zmq.RouterConfig{}, e.answer)
+		if err := errors.Join(errPub, errRouter); err != nil {
+			panic(err)
+		}
+		return
+	}
 	e.events, e.replay = memnet.Listen(1<<16), memnet.Listen(1<<16)
 	e.pub = zmq.NewPub(e.events, zmq.PubConfig{QueueMessages: e.queue})
 	e.router = zmq.NewRouter(e.replay, zmq.RouterConfig{}, e.answer)
@@ -160,9 +171,10 @@ type index struct {
 	lost   uint64
 	count  int
 	block  chan struct{} // Batch waits for it if it is not nil
+	news   chan struct{} // one element when there is something new
 }
 
-func newIndex() *index { return &index{blocks: map[uint64]struct{}{}} }
+func newIndex() *index { return &index{blocks: map[uint64]struct{}{}, news: make(chan struct{}, 1)} }
 
 func (x *index) Batch(b *Batch) {
 	if x.block != nil {
@@ -171,6 +183,12 @@ func (x *index) Batch(b *Batch) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.count++
+	defer func() {
+		select {
+		case x.news <- struct{}{}:
+		default:
+		}
+	}()
 	for _, e := range b.Events {
 		for _, hash := range e.Hashes {
 			_, there := x.blocks[hash]

@@ -43,7 +43,7 @@ const (
 	// between is how long the next one may take.
 	between = time.Second
 	// quiet is how many attempts to connect are made until it is said once more that they fail; that is after half a minute.
-	quiet = 10
+	quiet = 40
 )
 
 // messageLimits bound what an engine may send at once: a batch that stores ten million tokens has 30 MiB.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"flag"
 	"log/slog"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -94,6 +95,45 @@ func TestRestarts(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestSocketRestarts does the same in real time with sockets of the system.
+func TestSocketRestarts(t *testing.T) {
+	e, x, log := newEngine(1), newIndex(), &logged{}
+	dir := t.TempDir()
+	e.atEvents = zmq.Endpoint{Network: "unix", Path: filepath.Join(dir, "events")}
+	e.atReplay = zmq.Endpoint{Network: "unix", Path: filepath.Join(dir, "replay")}
+	r := NewReader(Source{Endpoint: e.atEvents, Topic: "kv", Replay: e.atReplay}, x, slog.New(slog.NewTextHandler(log, nil)))
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	wg.Go(func() { _ = r.Run(ctx) })
+	t.Cleanup(func() { cancel(); wg.Wait(); e.close() })
+	deadline := time.After(time.Minute)
+	for round := range max(6, *soak/10) {
+		if round%3 == 2 {
+			e.restart()
+		} else {
+			e.close()
+			e.step()
+			e.open()
+		}
+		for range 200 {
+			e.step()
+		}
+		for !x.same(e) {
+			select {
+			case <-x.news:
+			case <-deadline:
+				t.Fatalf("the engine has %d blocks and the consumer %d\n%s", len(e.blocks), len(x.blocks), log)
+			}
+		}
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.lost > 0 || len(x.odd) > 0 {
+		t.Errorf("%d lost, %d odd blocks\n%s", x.lost, len(x.odd), log)
+	}
+	t.Logf("%+v", r.Stats())
 }
 
 // TestNoReplay has an engine that keeps nothing: what is lost is told, and a new connection voids what is known.

@@ -163,7 +163,7 @@ func TestRedial(t *testing.T) {
 		done := make(chan error, 1)
 		go func() { done <- sub.Run(ctx, l) }()
 		time.Sleep(10 * time.Minute)
-		if n := attempts.Load(); n < 120 || n > 300 {
+		if n := attempts.Load(); n < 600 || n > 1300 {
 			t.Errorf("%d attempts in ten minutes", n)
 		}
 		if err := <-l.gone; !errors.Is(err, refused) {
@@ -200,7 +200,7 @@ func TestPublisherThatHangsUp(t *testing.T) {
 		stop()
 		listen.Close()
 		wg.Wait()
-		if n := attempts.Load(); n < 120 || n > 300 {
+		if n := attempts.Load(); n < 600 || n > 1300 {
 			t.Errorf("%d attempts in ten minutes", n)
 		}
 	})

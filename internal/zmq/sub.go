@@ -11,10 +11,13 @@ import (
 	"time"
 )
 
-// How long a Sub waits before it connects again: doubled from the first to the last, with up to half of it taken off at random.
 const (
+	// A Sub waits so long before it connects again: doubled from the first to the last, with up to half of it taken off at
+	// random. The last is short because all that is published meanwhile is lost, and what one connects to is near.
 	firstPause = 100 * time.Millisecond
-	lastPause  = 5 * time.Second
+	lastPause  = time.Second
+	// goodTime is how long a connection has to last for the next pause to be a first one again.
+	goodTime = 5 * time.Second
 )
 
 // Sub is a subscription to a publisher that keeps connecting, again and again, while it runs.
@@ -84,7 +87,7 @@ func (s *Sub) session(ctx context.Context, handler SubHandler) (lived bool, err 
 	handler.Connected()
 	for {
 		got, err := c.next()
-		lived = lived || time.Since(start) > lastPause
+		lived = lived || time.Since(start) > goodTime
 		switch {
 		case errors.Is(err, io.EOF):
 			return lived, fmt.Errorf("the publisher closed the connection: %w", err)
