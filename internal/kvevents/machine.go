@@ -54,7 +54,7 @@ type machine struct {
 	replay bool // there is a replay socket
 
 	next  uint64         // the sequence number that is due
-	known bool           // next-1 has been delivered in this incarnation, or lost
+	known bool           // next-1 has been delivered, in this incarnation
 	doubt bool           // the publisher may be another than the one that next counts for
 	seen  [memory]digest // of what was delivered, by sequence number
 
@@ -294,10 +294,10 @@ func (m *machine) deliver(msg message) {
 	m.next, m.known = msg.seq+1, true
 }
 
-// lose gives up what is due before a sequence number.
+// lose gives up what is due before a sequence number, whose message is delivered next.
 func (m *machine) lose(seq uint64, why string) {
 	m.out = append(m.out, action{kind: gap, lost: seq - m.next, why: why})
-	m.next, m.known = seq, true
+	m.next = seq
 }
 
 // void ends an incarnation.
@@ -306,7 +306,6 @@ func (m *machine) void(why string) {
 		m.out = append(m.out, action{kind: reset, why: why})
 	}
 	m.next, m.known, m.doubt, m.tries = 0, false, false, 0
-	m.seen = [memory]digest{}
 }
 
 // holds reports whether this very message is held.

@@ -30,10 +30,12 @@ type world struct {
 	lost    uint64
 }
 
-func (w *world) message(seq uint64) message {
-	payload := binary.BigEndian.AppendUint64(nil, w.life)
+func (w *world) message(seq uint64) message { return messageOf(w.life, seq) }
+
+func messageOf(life, seq uint64) message {
+	payload := binary.BigEndian.AppendUint64(nil, life)
 	payload = binary.BigEndian.AppendUint64(payload, seq)
-	return message{seq, payload, w.life<<32 | seq}
+	return message{seq, payload, life<<32 | seq}
 }
 
 // take checks the machine's actions against what it promises, and keeps its question.
@@ -118,10 +120,12 @@ func (w *world) answer() {
 		w.take(w.m.answered(q.ask, errors.New("refused")))
 		return
 	}
+	life := w.life
 	first := max(q.from, w.sent-min(w.sent, w.buffer))
-	for seq := first; seq < w.sent; seq++ {
+	sent := w.sent
+	for seq := first; seq < sent; seq++ {
 		switch {
-		case w.asked != nil: // another question has come up
+		case w.asked != nil && !w.chance(2, "goes on"): // another question has come up
 			return
 		case w.chance(12, "broken"):
 			w.refusals++
@@ -131,8 +135,14 @@ func (w *world) answer() {
 			continue
 		case w.chance(10, "meanwhile"):
 			w.publish()
+		case w.chance(20, "restarted"):
+			w.restart()
+			w.connect()
 		}
-		w.take(w.m.replayed(q.ask, w.message(seq)))
+		w.take(w.m.replayed(q.ask, messageOf(life, seq)))
+		if life != w.life && w.chance(2, "hung up") {
+			break
+		}
 	}
 	w.take(w.m.answered(q.ask, nil))
 }
