@@ -15,6 +15,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
 )
 
 // Config says where etcd is and how to get in.
@@ -58,6 +59,8 @@ const (
 	// A connection that shows no life for pingAfter is asked for one, and given up after pingTimeout.
 	pingAfter   = 10 * time.Second
 	pingTimeout = 3 * time.Second
+	// longestPause between attempts to connect. The default of two minutes would keep a worker out for as long after an outage.
+	longestPause = 2 * time.Second
 )
 
 func (c Config) withDefaults() Config {
@@ -158,7 +161,13 @@ func (c Config) client(ctx context.Context) (*clientv3.Client, error) {
 	return clientv3.New(clientv3.Config{
 		Endpoints: c.Endpoints, TLS: secrets, Username: c.Username, Password: c.Password, Context: ctx, DialTimeout: callTimeout,
 		DialKeepAliveTime: pingAfter, DialKeepAliveTimeout: pingTimeout, PermitWithoutStream: true,
-		Logger:      zap.NewNop(), // what matters comes back as errors
-		DialOptions: []grpc.DialOption{grpc.WithNoProxy(), grpc.WithContextDialer(c.Dial)},
+		Logger: zap.NewNop(), // what matters comes back as errors
+		DialOptions: []grpc.DialOption{
+			grpc.WithNoProxy(), grpc.WithContextDialer(c.Dial),
+			grpc.WithConnectParams(grpc.ConnectParams{
+				Backoff:           backoff.Config{BaseDelay: 200 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: longestPause},
+				MinConnectTimeout: callTimeout,
+			}),
+		},
 	})
 }

@@ -110,16 +110,21 @@ func (k *keeper) failed(err error) {
 // login.
 func (k *keeper) ping() error {
 	s := k.store
+	limit := max(s.cfg.TTL/3, time.Second)
 	if k.stream == nil {
 		ctx, cancel := context.WithCancel(s.ctx)
+		patience := time.AfterFunc(limit, cancel) // a login may be part of it
 		stream, err := s.leases.LeaseKeepAlive(ctx)
+		if !patience.Stop() && err == nil {
+			err = context.DeadlineExceeded
+		}
 		if err != nil {
 			cancel()
 			return fmt.Errorf("keep the lease alive: %w", brief(err))
 		}
 		k.stream, k.cut = stream, cancel
 	}
-	patience := time.AfterFunc(max(s.cfg.TTL/3, time.Second), k.cut)
+	patience := time.AfterFunc(limit, k.cut)
 	defer patience.Stop()
 	err := k.stream.Send(&pb.LeaseKeepAliveRequest{ID: int64(s.lease)})
 	var answer *pb.LeaseKeepAliveResponse

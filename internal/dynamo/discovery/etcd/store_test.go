@@ -135,6 +135,24 @@ func TestAShortOutage(t *testing.T) {
 	})
 }
 
+// TestALongOutage: the worker is back soon after etcd is, however long it was away.
+func TestALongOutage(t *testing.T) {
+	inBubble(t, func(t *testing.T, f *fake) {
+		s, m := opened(t, f)
+		defer s.Close(t.Context())
+		f.stop()
+		quiet(time.Hour)
+		if f.wants(t, ""); m.said() != "up false, lost 0" {
+			t.Error(m.said())
+		}
+		f.start()
+		quiet(5 * time.Second)
+		if f.wants(t, both); m.said() != "up true, lost 1" {
+			t.Error(m.said())
+		}
+	})
+}
+
 // TestTheLeaseEnds in an outage, or the data is lost with the server: the same records come back under the same lease, the
 // instance last.
 func TestTheLeaseEnds(t *testing.T) {
