@@ -217,6 +217,11 @@ func TestMediaOnATextModel(t *testing.T) {
 			t.Errorf("%s: %v", members, refusal)
 		}
 	}
+	// The prefill engine took the media and holds blocks for them.
+	_, refusal := engine(protocol.Decode).Convert("id", request(t, data(pictures(1))+`,"prefill_result":{"disaggregated_params":{"a":1}}`))
+	if refusal == nil || refusal.Handoff != FaultNone || !proto.Equal(refusal.Unclaimed, object(t, `{"a":1}`)) {
+		t.Errorf("a decode: %+v", refusal)
+	}
 }
 
 // FuzzMedia: whatever stands in the fields of media, the request is refused in words or has items that an engine can take.
