@@ -16,6 +16,10 @@ func (w *worker) sources(ctx context.Context, engine *vllm.Client, found vllm.Di
 	ctx, end := context.WithTimeout(ctx, w.cfg.StartupDeadline)
 	defer end()
 	told, notes, err := engine.KVSources(ctx, found.Ranks)
+	if vllm.KindOfError(err) == vllm.Unimplemented { // engines before 0.28 may not know the call
+		w.log.Warn("the engine can't tell where it publishes KV events; routers will not know what it has in its cache", "error", err)
+		return nil, nil
+	}
 	if err != nil {
 		return nil, err
 	}

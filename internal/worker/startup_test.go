@@ -372,3 +372,43 @@ func TestReadyOnce(t *testing.T) {
 		t.Errorf("called %d times", n)
 	}
 }
+
+// TestKVSourcesAtTheStart: an engine that does not know the call is served without KV events; any other failure ends the start, and
+// so does an answer that can't be followed.
+func TestKVSourcesAtTheStart(t *testing.T) {
+	rank := uint32(7)
+	for name, tc := range map[string]struct {
+		fail    error
+		sources []*pb.KvEventSource
+		want    string // part of the error; "": the worker serves
+	}{
+		"none":         {},
+		"unknown":      {fail: status.Error(codes.Unimplemented, "unknown method")},
+		"broken":       {fail: status.Error(codes.Internal, "no"), want: "GetKvEventSources: no (Internal)"},
+		"of no rank":   {sources: []*pb.KvEventSource{{Transport: "zmq", Endpoint: "tcp://127.0.0.1:5"}}, want: "data_parallel_rank is missing"},
+		"of elsewhere": {sources: []*pb.KvEventSource{{Transport: "zmq", Endpoint: "tcp://127.0.0.1:5", DataParallelRank: &rank}}, want: "not local"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inWhole(t, protocol.Decode, func(w *whole) {
+				w.engine.Set(func(b *vllmtest.Behaviour) {
+					b.Sources = tc.sources
+					b.Control = func(_ context.Context, method string) error {
+						if method == "GetKvEventSources" {
+							return tc.fail
+						}
+						return nil
+					}
+				})
+			}, func(w *whole) {
+				if tc.want == "" {
+					w.target()
+					return
+				}
+				<-w.done
+				if w.err == nil || !strings.Contains(w.err.Error(), tc.want) {
+					t.Errorf("got %v, want %q", w.err, tc.want)
+				}
+			})
+		})
+	}
+}

@@ -262,6 +262,31 @@ func TestPrefillsAreRoutedByCache(t *testing.T) {
 	stays(t, f, engines, prompts, first, prefilledBy)
 }
 
+// TestLateRouterInJSON: recovery queries and their answers in the other codec.
+func TestLateRouterInJSON(t *testing.T) {
+	c := harness.NewCluster(t)
+	c.Setenv("DYN_REQUEST_PLANE_CODEC=json")
+	sim := harness.StartSim(t, kvEvents...)
+	worker := c.Sidecar(t, harness.Remora, harness.Aggregated, sim)
+	inTurn := c.Frontend(t)
+	inTurn.WaitServing(t, model)
+	prompts := documents(10, 3, promptTokens)
+	askAll(t, inTurn, prompts)
+	told(t, []*harness.Sidecar{worker}, float64(len(prompts)*promptBlocks))
+	late := c.Frontend(t, "--router-mode", "kv")
+	late.WaitServing(t, model)
+	first := askAll(t, late, prompts)
+	stays(t, late, []*harness.Sim{sim}, prompts, first, decodedBy)
+	for i, a := range first {
+		if a.Routing.Timing.KVHitRate < 0.8 {
+			t.Errorf("prompt %d: %g believed there at the first request", i, a.Routing.Timing.KVHitRate)
+		}
+	}
+	if n := worker.Status.Metrics(t)["remora_kv_queries_total"]; n != 1 {
+		t.Errorf("%g queries", n)
+	}
+}
+
 // TestLostEvents: messages of the engine that reached nobody are replayed, and a socket that begins anew means an empty cache.
 func TestLostEvents(t *testing.T) {
 	const tokens, blocks, count = promptTokens, promptBlocks, 4
