@@ -9,6 +9,7 @@ import (
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	"remora/internal/tinymodel"
 	pb "remora/proto/vllm"
@@ -222,6 +223,50 @@ func TestMediaHandOff(t *testing.T) {
 		bypass.Kv = &pb.KVCacheParameters{BypassPrefixCache: true}
 		if got := d.tokens(t, bypass); !slices.Equal(got, say("http://h/b")) {
 			t.Errorf("past the cache: %v, want %v", got, say("http://h/b"))
+		}
+	})
+}
+
+// FuzzMedia: whatever a request has as media, it is refused or they stand inside a prompt that the engine has room for.
+func FuzzMedia(f *testing.F) {
+	for _, req := range []*pb.GenerateRequest{
+		seeing(request("r", look(2), 3), byURL("http://h/1"), film("data:,x")),
+		seeing(request("r", look(1), 3), byName(sound("x"), "u")),
+		seeing(request("r", words(9, 1), 3), featured("i", 3, 5), featured("j", 8, 1)),
+	} {
+		raw, err := proto.Marshal(req)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(raw)
+	}
+	cfg := Config{Model: "m"}
+	multimodal(&cfg)
+	s, err := New(cfg)
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		req := &pb.GenerateRequest{}
+		if proto.Unmarshal(raw, req) != nil {
+			return
+		}
+		j, err := s.prepare(req, nil)
+		if err != nil {
+			if status.Code(err) == codes.Unknown {
+				t.Fatalf("no status: %v", err)
+			}
+			return
+		}
+		if len(j.core.Prompt) >= s.cfg.MaxModelLen || len(j.core.Media) != len(req.GetMedia()) {
+			t.Fatalf("%d tokens, %d of %d items", len(j.core.Prompt), len(j.core.Media), len(req.GetMedia()))
+		}
+		last := 0
+		for _, m := range j.core.Media {
+			if m.Offset < last || m.Length < 1 || m.Length > len(j.core.Prompt)-m.Offset {
+				t.Fatalf("%+v in %d tokens", j.core.Media, len(j.core.Prompt))
+			}
+			last = m.Offset
 		}
 	})
 }
