@@ -111,7 +111,7 @@ func (w *wireWorker) call() *wireCall {
 // say sends items, and before the first the prologue; without any it sends the prologue alone.
 func (c *wireCall) say(items ...protocol.Item) {
 	c.t.Helper()
-	if err := c.stream.WriteFrames(c.frames(items)); err != nil {
+	if err := c.stream.WriteFrames(c.frames(items), nil); err != nil {
 		c.t.Fatal(err)
 	}
 }
@@ -140,7 +140,7 @@ func (c *wireCall) refuse(refusal *protocol.Error) {
 
 func (c *wireCall) endWith(frames []byte) {
 	c.t.Helper()
-	if err := c.stream.EndFrames(requestplane.AppendSentinel(frames)); err != nil {
+	if err := c.stream.EndFrames(requestplane.AppendSentinel(frames), nil); err != nil {
 		c.t.Fatal(err)
 	}
 	c.stream.Wait()

@@ -89,6 +89,9 @@ type conn struct{ in, out *flow }
 func (c *conn) Read(b []byte) (int, error)  { return c.in.read(b) }
 func (c *conn) Write(b []byte) (int, error) { return c.out.write(b) }
 
+// TryWrite writes what fits into the buffer, without waiting.
+func (c *conn) TryWrite(b []byte) (int, error) { return c.out.tryWrite(b) }
+
 func (c *conn) Close() error {
 	c.in.abandon()
 	c.out.finish()
@@ -165,22 +168,33 @@ func (f *flow) write(b []byte) (int, error) {
 	defer f.mu.Unlock()
 	written := 0
 	for {
-		switch {
-		case f.left, f.finished:
-			return written, io.ErrClosedPipe
-		case f.writer.passed:
-			return written, os.ErrDeadlineExceeded
-		}
-		if room := min(f.size-len(f.data), len(b)-written); room > 0 {
-			f.data = append(f.data, b[written:written+room]...)
-			written += room
-			f.changed.Broadcast()
-		}
-		if written == len(b) {
-			return written, nil
+		n, err := f.put(b[written:])
+		written += n
+		if err != nil || written == len(b) {
+			return written, err
 		}
 		f.changed.Wait()
 	}
+}
+
+func (f *flow) tryWrite(b []byte) (int, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.put(b)
+}
+
+// put takes as much as there is room for. Called with mu held.
+func (f *flow) put(b []byte) (int, error) {
+	switch {
+	case f.left, f.finished:
+		return 0, io.ErrClosedPipe
+	case f.writer.passed:
+		return 0, os.ErrDeadlineExceeded
+	}
+	n := min(f.size-len(f.data), len(b))
+	f.data = append(f.data, b[:n]...)
+	f.changed.Broadcast()
+	return n, nil
 }
 
 // finish is called when the writing end is closed.

@@ -48,6 +48,7 @@ type conn struct {
 type transfer struct {
 	do    func(fd uintptr) bool // read or write; made once, so that a call allocates nothing
 	buf   []byte
+	once  bool // EAGAIN is a result, not a reason to wait
 	n     int
 	errno syscall.Errno
 }
@@ -64,7 +65,8 @@ func (t *transfer) call(trap, fd uintptr) bool {
 		case syscall.EINTR:
 			continue
 		case syscall.EAGAIN:
-			return false
+			t.n, t.errno = 0, errno
+			return t.once
 		case 0:
 			t.n, t.errno = int(n), 0
 		default:
@@ -105,6 +107,28 @@ func (c *conn) Write(p []byte) (int, error) {
 		switch {
 		case err != nil:
 			return written, err
+		case c.out.errno != 0:
+			return written, c.failed("write", c.out.errno)
+		}
+		written += c.out.n
+	}
+	return written, nil
+}
+
+// TryWrite writes what goes without waiting: fewer bytes than it was given, and no error, when the rest would have to wait.
+func (c *conn) TryWrite(p []byte) (int, error) {
+	c.writing.Lock()
+	defer c.writing.Unlock()
+	written := 0
+	for written < len(p) {
+		c.out.buf, c.out.once = p[written:], true
+		err := c.raw.Write(c.out.do)
+		c.out.buf, c.out.once = nil, false
+		switch {
+		case err != nil:
+			return written, err
+		case c.out.errno == syscall.EAGAIN:
+			return written, nil
 		case c.out.errno != 0:
 			return written, c.failed("write", c.out.errno)
 		}

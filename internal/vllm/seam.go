@@ -7,8 +7,8 @@ import (
 )
 
 // Sink receives the life of one GenerateStream, pushed by the backend. The calls of one stream never overlap and come in
-// order: at most one OnHeaders, any number of OnMessages, exactly one OnEnd, last. A call that blocks holds back its own
-// stream's window and no other stream.
+// order: at most one OnHeaders, any number of OnMessages, exactly one OnEnd, last. A call that waits holds back its own
+// stream's window, and other streams unless it calls Stream.Yield before.
 type Sink interface {
 	// OnHeaders: the response headers arrived, which means that the engine has submitted the request (not that it is
 	// scheduled). An answer of trailers only, as the engine gives for refusals, has no headers and goes straight to OnEnd.
@@ -27,6 +27,9 @@ type Stream interface {
 	// also inside a sink call. OnEnd still follows, with Status.Dropped set, unless the stream had ended by itself. A sink
 	// call that runs when Drop is called runs on; after it none but OnEnd begins.
 	Drop()
+	// Yield is called from inside a sink call before it waits for anything, such as a consumer that does not read: the
+	// streams that share the connection go on. It is not for calls that do not wait, because it costs a goroutine.
+	Yield()
 }
 
 // Status is how a stream or call ended. The zero Status is OK.

@@ -84,6 +84,9 @@ func (s *stream) Drop() {
 	s.cancel()
 }
 
+// Yield is of the Stream interface: each stream has a goroutine of its own.
+func (*stream) Yield() {}
+
 // run is the stream's life up to its status.
 func (s *stream) run(ctx context.Context, conn *grpc.ClientConn, request *pb.GenerateRequest) Status {
 	receiver, err := pb.NewInferenceClient(conn).GenerateStream(ctx, request)

@@ -530,13 +530,16 @@ func testSlowSinkHoldsBackItself(t *testing.T, backend vllm.Backend) {
 		})
 		client := dialOn(t, backend, engine, nil)
 		release := make(chan struct{})
+		opened := make(chan vllm.Stream, 1)
+		yield := sync.OnceFunc(func() { (<-opened).Yield() })
 		slow := newRecorder(t, func(call string) {
 			if call != "headers" {
+				yield()
 				<-release
 			}
 		})
-		client.Open(request("slow"), nil, slow)
-		time.Sleep(time.Second) // until whoever reads the connection has left the slow stream to itself
+		opened <- client.Open(request("slow"), nil, slow)
+		synctest.Wait()
 		held := engine.Count(vllmtest.Sent, "slow")
 		if held == messages {
 			t.Errorf("the engine could send all %d messages to a sink that does not read", messages)
@@ -696,8 +699,13 @@ func testClose(t *testing.T, backend vllm.Backend) {
 			engine := vllmtest.New(t)
 			client := dialOn(t, backend, engine, nil)
 			release := make(chan struct{})
-			sink := newRecorder(t, func(string) { <-release })
-			client.Open(request("a"), nil, sink)
+			opened := make(chan vllm.Stream, 1)
+			yield := sync.OnceFunc(func() { (<-opened).Yield() })
+			sink := newRecorder(t, func(string) {
+				yield()
+				<-release
+			})
+			opened <- client.Open(request("a"), nil, sink)
 			synctest.Wait()
 			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 			defer cancel()

@@ -87,9 +87,17 @@ func (r *request) cancelledOutput() *protocol.EngineOutput {
 	return r.call.Response.Cancelled()
 }
 
-// flush writes what is pending. Never called with mu held, nor on the response stream's reader.
-func (r *request) flush() {
-	r.writing <- struct{}{}
+// flush writes what is pending. wait, if there is one, is called before it has to wait: for a consumer that does not read, or
+// for somebody else who waits for it. Never called with mu held, nor on the response stream's reader.
+func (r *request) flush(wait func()) {
+	select {
+	case r.writing <- struct{}{}:
+	default:
+		if wait != nil {
+			wait()
+		}
+		r.writing <- struct{}{}
+	}
 	defer func() { <-r.writing }()
 	r.mu.Lock()
 	to, frames, last := r.client, r.pending, r.over
@@ -104,7 +112,7 @@ func (r *request) flush() {
 	if last {
 		write = to.EndFrames
 	}
-	err := write(frames)
+	err := write(frames, wait)
 	if cap(frames) <= maxSpare {
 		r.spare = frames[:0]
 	}

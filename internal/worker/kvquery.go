@@ -47,7 +47,7 @@ func (q *queries) Serve(ctx context.Context, in *requestplane.Request) {
 	defer context.AfterFunc(ctx, stream.Close)()
 	patience := time.AfterFunc(queryPatience, stream.Close)
 	defer patience.Stop()
-	if err := stream.EndFrames(q.answer(in)); err != nil {
+	if err := stream.EndFrames(q.answer(in), nil); err != nil {
 		q.log.Warn("an answer about the KV events was not delivered", "address", in.Control.Connection.Address, "error", err)
 		stream.Close()
 	}

@@ -42,6 +42,7 @@ type request struct {
 	// while one is waited for.
 	writing chan struct{}
 	spare   []byte // guarded by writing
+	yield   func() // for the sink's calls; set once
 
 	mu         sync.Mutex
 	machine    handoff.Machine              // guarded by mu

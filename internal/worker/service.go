@@ -67,6 +67,7 @@ func (s *service) Serve(_ context.Context, in *requestplane.Request) {
 		decided: make(chan struct{}), ended: make(chan struct{}), dialed: make(chan struct{}), leaving: make(chan struct{}),
 		writing: make(chan struct{}, 1),
 	}
+	r.yield = r.yielding()
 	refusal := r.prepare(in)
 	s.add(r)
 	defer s.remove(r)
@@ -162,7 +163,7 @@ func (r *request) keeper() bool { return r.claim != nil }
 // anything is written: a consumer that does not read must not keep those who wait for the dial.
 func (r *request) dial(info requestplane.ConnectionInfo) {
 	if r.connect(info) {
-		r.flush()
+		r.flush(nil)
 	}
 }
 
@@ -205,7 +206,7 @@ func (r *request) finish() {
 	closed := context.AfterFunc(r.svc.ctx, func() { r.leave("the worker has ended") })
 	defer closed()
 	patience := time.AfterFunc(readOutTimeout, func() { r.leave("the answer was not read") })
-	r.flush()
+	r.flush(nil)
 	patience.Stop()
 	r.mu.Lock()
 	to, submitted, aborting := r.client, r.stream != nil, r.aborting

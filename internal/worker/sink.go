@@ -14,7 +14,7 @@ import (
 func (r *request) OnHeaders(more bool) {
 	r.step(handoff.Event{Kind: handoff.EventHeaders}, occasion{})
 	if !more {
-		r.flush()
+		r.flush(r.yield)
 	}
 }
 
@@ -27,10 +27,11 @@ func (r *request) OnMessages(messages []*pb.GenerateResponse, more bool) {
 	crowded := len(r.pending) > pendingBeforeDial
 	r.mu.Unlock()
 	if crowded {
+		r.yield()
 		<-r.dialed // only a dial-back that is still under way lets this grow
 	}
 	if !more {
-		r.flush()
+		r.flush(r.yield)
 	}
 }
 
@@ -80,6 +81,16 @@ func MessageEvent(m *pb.GenerateResponse) handoff.Event {
 func (r *request) OnEnd(end vllm.Status) {
 	ok := end.Code == codes.OK
 	r.step(handoff.Event{Kind: handoff.EventEnd, OK: ok, Unclaimed: declined(end)}, occasion{err: streamError(end)})
-	r.flush()
+	r.flush(r.yield)
 	close(r.ended)
+}
+
+// yielding returns what a sink call does before it waits. Made once, because it is passed along with every token.
+func (r *request) yielding() func() {
+	return func() {
+		r.mu.Lock()
+		stream := r.stream // set: a sink call steps the machine first, which waits for the Open that it belongs to
+		r.mu.Unlock()
+		stream.Yield()
+	}
 }

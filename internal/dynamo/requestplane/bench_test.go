@@ -31,7 +31,7 @@ func BenchmarkWriteFrames(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		frames = AppendItem(frames[:0], protocol.MsgPack, &item)
-		if err := s.WriteFrames(frames); err != nil {
+		if err := s.WriteFrames(frames, nil); err != nil {
 			b.Fatal(err)
 		}
 	}

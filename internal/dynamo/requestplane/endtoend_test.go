@@ -26,7 +26,7 @@ func echoWorker(tb testing.TB, dialer *Dialer) Handler {
 		req, err := protocol.ParseRequest(r.Control.Codec, r.Body)
 		if err != nil {
 			refusal := &protocol.Error{Kind: protocol.ErrorInvalidArgument, Message: err.Error()}
-			if err := s.EndFrames(AppendSentinel(AppendErrorPrologue(nil, refusal))); err != nil {
+			if err := s.EndFrames(AppendSentinel(AppendErrorPrologue(nil, refusal)), nil); err != nil {
 				tb.Errorf("refuse: %v", err)
 			}
 			return
@@ -34,12 +34,12 @@ func echoWorker(tb testing.TB, dialer *Dialer) Handler {
 		frames := AppendPrologue(nil)
 		for _, id := range req.TokenIDs {
 			item := tokens(id)
-			if err := s.WriteFrames(AppendItem(frames, r.Control.Codec, &item)); err != nil {
+			if err := s.WriteFrames(AppendItem(frames, r.Control.Codec, &item), nil); err != nil {
 				tb.Errorf("write: %v", err)
 			}
 			frames = nil
 		}
-		if err := s.EndFrames(AppendSentinel(AppendFinal(frames, r.Control.Codec))); err != nil {
+		if err := s.EndFrames(AppendSentinel(AppendFinal(frames, r.Control.Codec)), nil); err != nil {
 			tb.Errorf("end: %v", err)
 		}
 		s.Wait()

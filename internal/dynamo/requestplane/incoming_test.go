@@ -178,7 +178,7 @@ func TestClientGoesAway(t *testing.T) {
 			}
 			if connected {
 				dialIn()
-				if err := stream.WriteFrames(AppendPrologue(nil)); err != nil {
+				if err := stream.WriteFrames(AppendPrologue(nil), nil); err != nil {
 					t.Fatal(err)
 				}
 				if err := in.Ready(t.Context()); err != nil {

@@ -30,17 +30,17 @@ type ResponseStream struct {
 }
 
 // WriteFrames sends frames of a response that is not complete with them, as they are. It blocks while the consumer does not
-// read; Close unblocks it. It keeps no reference to frames.
-func (s *ResponseStream) WriteFrames(frames []byte) error {
+// read, after a call of wait, if there is one; Close unblocks it. It keeps no reference to frames.
+func (s *ResponseStream) WriteFrames(frames []byte, wait func()) error {
 	if s.ended {
 		return ErrEnded
 	}
-	return s.write(frames)
+	return s.write(frames, wait)
 }
 
 // EndFrames is WriteFrames for the frames up to the sentinel. It does not wait for the consumer to close its side: the
 // connection is closed when it has, at the latest after the dialer's Linger; Wait waits for that.
-func (s *ResponseStream) EndFrames(frames []byte) error {
+func (s *ResponseStream) EndFrames(frames []byte, wait func()) error {
 	if s.ended {
 		return ErrEnded
 	}
@@ -48,16 +48,30 @@ func (s *ResponseStream) EndFrames(frames []byte) error {
 	s.mu.Lock()
 	s.quiet = true // before the last bytes: a consumer may leave as soon as it has read them
 	s.mu.Unlock()
-	if err := s.write(frames); err != nil {
+	if err := s.write(frames, wait); err != nil {
 		return err
 	}
 	_ = s.conn.SetReadDeadline(time.Now().Add(s.linger)) // the reader will close the connection
 	return nil
 }
 
+// trier is a connection that can say how much it takes without waiting.
+type trier interface {
+	TryWrite(p []byte) (int, error)
+}
+
 // write sends frames. A failure ends the stream.
-func (s *ResponseStream) write(frames []byte) error {
-	_, err := s.conn.Write(frames)
+func (s *ResponseStream) write(frames []byte, wait func()) error {
+	n, err := 0, error(nil)
+	if conn, ok := s.conn.(trier); ok {
+		n, err = conn.TryWrite(frames)
+	}
+	if err == nil && n < len(frames) {
+		if wait != nil {
+			wait()
+		}
+		_, err = s.conn.Write(frames[n:])
+	}
 	if err == nil {
 		return nil
 	}

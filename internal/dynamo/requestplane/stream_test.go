@@ -80,9 +80,9 @@ func TestWhatConsumersDo(t *testing.T) {
 		}
 		// A first write may still go into the void; it must not hang, and the stream ends either way.
 		for range 3 {
-			_ = s.WriteFrames(AppendPrologue(nil))
+			_ = s.WriteFrames(AppendPrologue(nil), nil)
 		}
-		if err := s.EndFrames(answer(protocol.MsgPack)); !errors.Is(err, ErrGone) {
+		if err := s.EndFrames(answer(protocol.MsgPack), nil); !errors.Is(err, ErrGone) {
 			t.Errorf("%s: EndFrames says %v", name, err)
 		}
 	}
@@ -92,7 +92,7 @@ func TestWhatConsumersDo(t *testing.T) {
 func TestKillLostInReset(t *testing.T) {
 	ev := newEvents()
 	s, conn := pair(t, ev)
-	if err := s.WriteFrames(AppendPrologue(nil)); err != nil { // unread at the consumer: its close becomes a reset
+	if err := s.WriteFrames(AppendPrologue(nil), nil); err != nil { // unread at the consumer: its close becomes a reset
 		t.Fatal(err)
 	}
 	_, _ = conn.Write(word(`"kill"`))
@@ -137,7 +137,7 @@ func TestLeavingAfterTheEnd(t *testing.T) {
 	} {
 		ev := newEvents()
 		s, conn := pair(t, ev)
-		if err := s.EndFrames(answer(protocol.MsgPack, tokens(1))); err != nil {
+		if err := s.EndFrames(answer(protocol.MsgPack, tokens(1)), nil); err != nil {
 			t.Fatal(err)
 		}
 		leave(conn)
@@ -145,10 +145,10 @@ func TestLeavingAfterTheEnd(t *testing.T) {
 		if got := ev.kinds(); len(got) > 0 {
 			t.Errorf("%s: reported %v", name, got)
 		}
-		if err := s.WriteFrames(AppendPrologue(nil)); !errors.Is(err, ErrEnded) {
+		if err := s.WriteFrames(AppendPrologue(nil), nil); !errors.Is(err, ErrEnded) {
 			t.Errorf("%s: a write after the end says %v", name, err)
 		}
-		if err := s.EndFrames(answer(protocol.MsgPack)); !errors.Is(err, ErrEnded) {
+		if err := s.EndFrames(answer(protocol.MsgPack), nil); !errors.Is(err, ErrEnded) {
 			t.Errorf("%s: a second end says %v", name, err)
 		}
 	}
@@ -168,7 +168,7 @@ func TestLinger(t *testing.T) {
 		}
 		time.Sleep(time.Hour) // silence is no reason to close
 		start := time.Now()
-		if err := s.EndFrames(answer(protocol.JSON)); err != nil {
+		if err := s.EndFrames(answer(protocol.JSON), nil); err != nil {
 			t.Error(err)
 		}
 		s.Wait()
@@ -186,10 +186,10 @@ func TestLinger(t *testing.T) {
 func TestErrorPrologue(t *testing.T) {
 	s, conn := pair(t, newEvents())
 	refusal := &protocol.Error{Kind: protocol.ErrorInvalidArgument, Message: "no"}
-	if err := s.EndFrames(AppendSentinel(AppendErrorPrologue(nil, refusal))); err != nil {
+	if err := s.EndFrames(AppendSentinel(AppendErrorPrologue(nil, refusal)), nil); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.WriteFrames(AppendPrologue(nil)); !errors.Is(err, ErrEnded) {
+	if err := s.WriteFrames(AppendPrologue(nil), nil); !errors.Is(err, ErrEnded) {
 		t.Errorf("a good one behind it: %v", err)
 	}
 	_ = conn.CloseWrite()
@@ -208,11 +208,11 @@ func TestFramesArriveAsTheyAre(t *testing.T) {
 	s, conn := pair(t, newEvents())
 	want := answer(protocol.MsgPack, tokens(1, 2), tokens(3))
 	buffer := append([]byte(nil), want[:100]...)
-	if err := s.WriteFrames(buffer); err != nil {
+	if err := s.WriteFrames(buffer, nil); err != nil {
 		t.Fatal(err)
 	}
 	clear(buffer)
-	if err := s.EndFrames(want[100:]); err != nil {
+	if err := s.EndFrames(want[100:], nil); err != nil {
 		t.Fatal(err)
 	}
 	_ = conn.CloseWrite()
@@ -226,12 +226,14 @@ func TestConsumerThatDoesNotRead(t *testing.T) {
 	text := strings.Repeat("x", 32<<20) // more than a connection takes
 	frames := answer(protocol.MsgPack, protocol.Item{Data: &protocol.EngineOutput{Text: &text}})
 	written := make(chan error, 1)
-	for name, write := range map[string]func(*ResponseStream, []byte) error{
+	for name, write := range map[string]func(*ResponseStream, []byte, func()) error{
 		"WriteFrames": (*ResponseStream).WriteFrames, "EndFrames": (*ResponseStream).EndFrames,
 	} {
 		ev := newEvents()
+		waits := 0
+		wait := func() { waits++ }
 		s, conn := pair(t, ev)
-		go func() { written <- write(s, frames) }()
+		go func() { written <- write(s, frames, wait) }()
 		got := make([]byte, len(frames))
 		if _, err := io.ReadFull(conn, got); err != nil || !bytes.Equal(got, frames) {
 			t.Errorf("%s: %v, or other bytes than were written", name, err)
@@ -239,11 +241,14 @@ func TestConsumerThatDoesNotRead(t *testing.T) {
 		if err := <-written; err != nil {
 			t.Errorf("%s to a consumer that reads in the end: %v", name, err)
 		}
+		if waits != 1 {
+			t.Errorf("%s waited %d times", name, waits)
+		}
 		s.Close()
 		s.Wait()
 
 		s, conn = pair(t, ev)
-		go func() { written <- write(s, frames) }()
+		go func() { written <- write(s, frames, wait) }()
 		if _, err := conn.Read(make([]byte, 1)); err != nil { // so it has begun, and is far from done
 			t.Errorf("%s: %v", name, err)
 		}

@@ -227,7 +227,7 @@ func TestComposedResponse(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := s.EndFrames(answer(protocol.JSON, tokens(42))); err != nil {
+	if err := s.EndFrames(answer(protocol.JSON, tokens(42)), nil); err != nil {
 		t.Fatal(err)
 	}
 	got := make([]byte, len(want))

@@ -278,8 +278,12 @@ func TestStreamWindowOverrun(t *testing.T) {
 			l.drain()
 		})
 		out := newSink(t)
-		out.on = func(int) { <-block }
-		peer.pool(1, nil).Open(new(h2.Stream), small(), nil, out)
+		stream := new(h2.Stream)
+		out.on = func(int) {
+			stream.Yield()
+			<-block
+		}
+		peer.pool(1, nil).Open(stream, small(), nil, out)
 		if end := out.wait(); end.Code != codes.Internal || end.Transport || !strings.Contains(end.Message, "window") {
 			t.Errorf("%+v", end)
 		}

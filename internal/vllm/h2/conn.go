@@ -51,8 +51,6 @@ type conn struct {
 	usable  chan struct{} // closed by the reader when the peer's settings have arrived
 	wake    chan struct{} // holds one token: the writer has something to do
 	heard   atomic.Int64  // when something was read last, in nanoseconds after born
-	turn    atomic.Uint64 // of the reading role, see watch.go
-	seen    uint64        // guarded by Pool.mu: turn, as the timer saw it last
 
 	// Guarded by Pool.mu.
 	base   bool   // replaced when lost
@@ -62,7 +60,7 @@ type conn struct {
 	load   int    // streams, while listed
 	limit  uint32 // the peer's, of streams
 
-	// The reader's.
+	// The reader's, who may be another goroutine after each Stream.Yield.
 	in         *bufio.Reader
 	framer     *http2.Framer
 	touched    []*Stream // have something to tell

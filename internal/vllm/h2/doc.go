@@ -4,13 +4,13 @@
 //
 // A Pool keeps connections to one engine; each has a goroutine that reads and one that writes. The reader takes what the
 // kernel has, sorts it into the inboxes of the streams, and when nothing more is buffered hands each stream's messages to
-// its sink in one call, by itself: no goroutine and no channel stands between the socket and the sink. A sink call that
-// does not return soon keeps that goroutine for its stream, and another goroutine goes on with the reading (watch.go). What
-// arrives for the blocked stream waits in its inbox, which the stream's window bounds.
+// its sink in one call, by itself: no goroutine and no channel stands between the socket and the sink. A sink that must wait
+// says so beforehand (Stream.Yield): it keeps that goroutine for its stream, and another one goes on with the reading. What
+// arrives for the waiting stream stays in its inbox, which the stream's window bounds.
 //
 // Goroutines: reader and writer of each connection, one that keeps each of the first connections connected, one for each
 // attempt to add a connection, and one for each stream that is being told of something outside the reader (its end after a
-// Drop, or messages behind a slow sink). Close ends all but those that are inside a sink call, which end after it.
+// Drop, or messages behind a slow sink). Close ends all but those of sinks that have yielded, which end after their calls.
 //
 // Cancel: a stream is ended by Drop, which resets it and waits for nothing; its OnEnd always comes. A request that the peer
 // is known not to have taken (REFUSED_STREAM, GOAWAY, not written yet) is sent once more by itself.

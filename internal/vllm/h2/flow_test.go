@@ -267,8 +267,12 @@ func TestSlowSink(t *testing.T) {
 		})
 		pool := peer.pool(1, nil)
 		slow := newSink(t)
-		slow.on = func(int) { <-release }
-		pool.Open(new(h2.Stream), small(), nil, slow)
+		stream := new(h2.Stream)
+		slow.on = func(int) {
+			stream.Yield()
+			<-release
+		}
+		pool.Open(stream, small(), nil, slow)
 		if left := <-windows; left > 1200 {
 			t.Fatalf("%d bytes of window left", left)
 		}
@@ -277,7 +281,7 @@ func TestSlowSink(t *testing.T) {
 		if end := quick.wait(); end != ok {
 			t.Error(end)
 		}
-		if took := time.Since(start); took > 200*time.Millisecond {
+		if took := time.Since(start); took > 0 {
 			t.Errorf("the neighbour waited for %v", took)
 		}
 		close(release)
@@ -296,7 +300,7 @@ func TestSlowSink(t *testing.T) {
 	})
 }
 
-// Sinks that block in turn, each for longer than the reader's patience, stop nobody and lose nothing.
+// Sinks that wait in turn stop nobody and lose nothing.
 func TestManySlowSinks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const streams, tokens = 20, 50
@@ -319,10 +323,13 @@ func TestManySlowSinks(t *testing.T) {
 		pool := peer.pool(1, nil)
 		var sinks []*sink
 		for i := range streams {
-			out := newSink(t)
-			out.on = func(int) { time.Sleep(time.Duration(i) * 7 * time.Millisecond) }
+			out, stream := newSink(t), new(h2.Stream)
+			out.on = func(int) {
+				stream.Yield()
+				time.Sleep(time.Duration(i) * 7 * time.Millisecond)
+			}
 			sinks = append(sinks, out)
-			pool.Open(new(h2.Stream), small(), nil, out)
+			pool.Open(stream, small(), nil, out)
 		}
 		for i, out := range sinks {
 			if end := out.wait(); end != ok {

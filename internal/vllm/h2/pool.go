@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strconv"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -55,7 +54,6 @@ type Pool struct {
 	bodies sync.Pool // *body
 	// decoders are for goroutines other than readers. *decode.Decoder
 	decoders   sync.Pool
-	pending    atomic.Int64   // streams whose OnEnd has not returned
 	goroutines sync.WaitGroup // of keepers, attempts, readers and writers
 
 	mu       sync.Mutex
@@ -68,8 +66,6 @@ type Pool struct {
 	last     error          // guarded by mu; why the last attempt failed
 	waiting  []*Stream      // guarded by mu; for a connection, or for room on one
 	streams  int            // guarded by mu; on ready connections
-	watch    *time.Timer    // guarded by mu; see watch.go
-	watching bool           // guarded by mu; watch is set
 }
 
 // New makes a pool without connections.
@@ -196,7 +192,6 @@ func (p *Pool) Open(s *Stream, request *pb.GenerateRequest, rank *uint32, sink S
 	if rank != nil {
 		s.rank = strconv.FormatUint(uint64(*rank), 10)
 	}
-	p.pending.Add(1)
 	s.mu.Lock()
 	s.pool, s.sink = p, sink
 	s.mu.Unlock()
@@ -237,7 +232,6 @@ func (p *Pool) place(s *Stream) *End {
 	}
 	p.waiting = append(p.waiting, s)
 	p.admit()
-	p.keepWatch()
 	return nil
 }
 
@@ -420,8 +414,6 @@ func (p *Pool) retry(s *Stream, end End) {
 	s.wake()
 }
 
-func (p *Pool) done() { p.pending.Add(-1) }
-
 func (p *Pool) decoder() *decode.Decoder {
 	if d, ok := p.decoders.Get().(*decode.Decoder); ok {
 		return d
@@ -436,8 +428,8 @@ func (p *Pool) Connections() int {
 	return len(p.ready)
 }
 
-// Close ends all connections and with them all streams, and waits for the pool's goroutines. Those that are inside a sink
-// call end after it.
+// Close ends all connections and with them all streams, and waits for the pool's goroutines. Those of streams that have
+// yielded inside a sink call end after it.
 func (p *Pool) Close() {
 	p.mu.Lock()
 	p.closed = true

@@ -11,7 +11,7 @@ import (
 )
 
 // read is the reader: it reads what has arrived, then tells the streams of it, and so on. It ends with the connection, or
-// when a sink call has kept it so long that another goroutine reads now.
+// when a sink had to wait and another goroutine reads now.
 func (c *conn) read() {
 	decoder := &decode.Decoder{Limit: maxMessage}
 	for {
@@ -65,10 +65,8 @@ func (c *conn) tell(decoder *decode.Decoder) bool {
 		if !s.claim() {
 			continue // whoever delivers sees what came
 		}
-		turn := c.enterSink()
-		s.deliver(decoder)
-		if !c.leaveSink(turn) {
-			s.setAside()
+		s.reader = c
+		if !s.deliver(decoder) {
 			return false
 		}
 	}

@@ -14,7 +14,8 @@ import (
 )
 
 // Sink receives the life of one call. The calls never overlap: at most one OnHeaders, any number of OnMessages, one OnEnd,
-// which is the last. The messages are valid during the call only. more says that the next call follows at once.
+// which is the last. A call that must wait for anything calls Stream.Yield before: until it returns or does so, it holds up
+// the other streams of its connection. The messages are valid during the call only. more says that the next call follows at once.
 type Sink interface {
 	OnHeaders(more bool)
 	OnMessages(messages []*pb.GenerateResponse, more bool)
@@ -35,7 +36,7 @@ const (
 	streamWindow = 256 << 10
 	// keepBytes is the largest buffer that stays with a stream while it is empty.
 	keepBytes = 4 << 10
-	// asideFor is how many deliveries of a stream go past the reader after one that held it up.
+	// asideFor is how many deliveries of a stream go past the reader after one that had to wait.
 	asideFor = 64
 )
 
@@ -72,6 +73,7 @@ type Stream struct {
 	touched bool // the reader's: listed in conn.touched
 
 	// The rest belongs to the goroutine that made the stream busy.
+	reader *conn  // whose reader that is; nil: it is none, or has given that up
 	tail   []byte // beginning of a message
 	spare  []byte // the inbox before this one
 	credit int    // bytes taken and not yet given back as window
@@ -146,7 +148,7 @@ func (s *Stream) wake() {
 
 func (s *Stream) deliverAside() {
 	decoder := s.pool.decoder()
-	s.deliver(decoder)
+	_ = s.deliver(decoder)
 	s.pool.decoders.Put(decoder)
 }
 
@@ -161,14 +163,23 @@ func (s *Stream) isAside() bool {
 	return true
 }
 
-func (s *Stream) setAside() {
+// Yield is called by a sink, from inside a call, before it waits for anything: the streams that share its connection must
+// not wait with it. It costs a goroutine, so not for each call.
+func (s *Stream) Yield() {
+	if s.reader == nil {
+		return
+	}
+	reader := s.reader
+	s.reader = nil
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	s.aside = asideFor
+	s.mu.Unlock()
+	go reader.read() // counted in goroutines when the connection was made; the role carries that count
 }
 
-// deliver tells the sink all there is to tell. The stream is the caller's until it returns.
-func (s *Stream) deliver(decoder *decode.Decoder) {
+// deliver tells the sink all there is to tell, and reports whether a caller that was a reader still is. The stream is the
+// caller's until it returns.
+func (s *Stream) deliver(decoder *decode.Decoder) bool {
 	for {
 		s.mu.Lock()
 		switch {
@@ -192,12 +203,12 @@ func (s *Stream) deliver(decoder *decode.Decoder) {
 			}
 			s.tail, s.spare = nil, nil
 			s.sink.OnEnd(end)
-			s.pool.done()
-			return // busy for ever
+			return s.reader != nil // busy for ever
 		default:
-			s.busy = false
+			reads := s.reader != nil
+			s.reader, s.busy = nil, false
 			s.mu.Unlock()
-			return
+			return reads
 		}
 	}
 }
