@@ -262,10 +262,24 @@ func TestPrefillsAreRoutedByCache(t *testing.T) {
 	stays(t, f, engines, prompts, first, prefilledBy)
 }
 
-// TestLateRouterInJSON: recovery queries and their answers in the other codec.
-func TestLateRouterInJSON(t *testing.T) {
-	c := harness.NewCluster(t)
-	c.Setenv("DYN_REQUEST_PLANE_CODEC=json")
+// TestLateRouter asks for everything in the other codec, and over the other planes.
+func TestLateRouter(t *testing.T) {
+	for name, cluster := range map[string]func(t *testing.T) *harness.Cluster{
+		"JSON": func(t *testing.T) *harness.Cluster {
+			t.Helper()
+			c := harness.NewCluster(t)
+			c.Setenv("DYN_REQUEST_PLANE_CODEC=json")
+			return c
+		},
+		"etcd": func(t *testing.T) *harness.Cluster { t.Helper(); return withServices(t, false).Cluster },
+		"NATS": func(t *testing.T) *harness.Cluster { t.Helper(); return withServices(t, true).Cluster },
+	} {
+		t.Run(name, func(t *testing.T) { lateRouter(t, cluster(t)) })
+	}
+}
+
+func lateRouter(t *testing.T, c *harness.Cluster) {
+	t.Helper()
 	sim := harness.StartSim(t, kvEvents...)
 	worker := c.Sidecar(t, harness.Remora, harness.Aggregated, sim)
 	inTurn := c.Frontend(t)
