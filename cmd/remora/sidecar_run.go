@@ -23,7 +23,7 @@ import (
 // runSidecar serves until stop ends, and at once ends when cut does.
 func runSidecar(stop, cut context.Context, c sidecarConfig, logger *slog.Logger) error {
 	log := logger.With(logging.TargetKey, "remora::worker")
-	defer governProcs(log)()
+	defer tuneRuntime(log)()
 	id, metrics := discovery.NewID(), status.NewMetrics()
 	config := worker.Config{
 		InstanceID: id, Metrics: metrics,
