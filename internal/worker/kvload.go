@@ -13,6 +13,7 @@ import (
 	"remora/internal/dynamo/modelcard"
 	"remora/internal/vllm"
 	"remora/internal/zmq"
+	pb "remora/proto/vllm"
 )
 
 const (
@@ -170,19 +171,31 @@ func (l *load) look() []uint64 {
 	return used
 }
 
-// promptBlocks names the full blocks of a request's prompt. Prompts with media have none: equal tokens may be different pictures.
+// prompt is what names the blocks of a request's prompt. It outlives the request to the engine, which may be large.
+type prompt struct {
+	tokens        []uint32 // nil for one with media: equal tokens may be different pictures
+	adapter, salt string
+}
+
+func promptOf(r *pb.GenerateRequest) prompt {
+	if len(r.GetMedia()) > 0 {
+		return prompt{}
+	}
+	return prompt{r.GetTokenIds().GetIds(), r.GetLoraName(), r.GetKv().GetCacheSalt()}
+}
+
+// promptBlocks names the full blocks of the prompt of a request that is at the engine.
 func (l *load) promptBlocks(r *request) []uint64 {
 	if r.promptBlocks != nil {
 		return r.promptBlocks
 	}
-	request := r.call.Request
-	r.promptBlocks = []uint64{}
-	if len(request.GetMedia()) > 0 {
-		return r.promptBlocks
-	}
-	seed := eventplane.Seed(request.GetLoraName(), request.GetKv().GetCacheSalt())
-	parent := uint64(0)
-	for _, block := range eventplane.Windows(request.GetTokenIds().GetIds(), l.blockSize, false) {
+	r.mu.Lock()
+	p := r.prompt
+	r.prompt = prompt{}
+	r.mu.Unlock()
+	r.promptBlocks = make([]uint64, 0, len(p.tokens)/l.blockSize)
+	seed, parent := eventplane.Seed(p.adapter, p.salt), uint64(0)
+	for _, block := range eventplane.Windows(p.tokens, l.blockSize, false) {
 		parent = eventplane.SequenceHash(parent, l.hasher.Tokens(seed, block, nil))
 		r.promptBlocks = append(r.promptBlocks, parent)
 	}

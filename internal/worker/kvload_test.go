@@ -12,6 +12,7 @@ import (
 	"remora/internal/dynamo/eventplane"
 	"remora/internal/dynamo/eventplane/eventplanetest"
 	"remora/internal/dynamo/protocol"
+	"remora/internal/handoff"
 	"remora/internal/translate"
 	"remora/internal/vllm"
 	pb "remora/proto/vllm"
@@ -48,6 +49,17 @@ func (b *board) take() string {
 // atWork is a request that is at the engine with a prompt of that many tokens, the first of them being first.
 func atWork(t *testing.T, first uint32, tokens int, rank *uint32) *request {
 	t.Helper()
+	return submitted(notYet(t, first, tokens, rank))
+}
+
+func submitted(r *request) *request {
+	r.carryOut(handoff.Action{Kind: handoff.ActSubmit}, occasion{})
+	return r
+}
+
+// notYet is atWork before the request has been sent.
+func notYet(t *testing.T, first uint32, tokens int, rank *uint32) *request {
+	t.Helper()
 	ids := make([]uint32, tokens)
 	for i := range ids {
 		ids[i] = uint32(i)
@@ -61,10 +73,16 @@ func atWork(t *testing.T, first uint32, tokens int, rank *uint32) *request {
 	if refusal != nil {
 		t.Fatal(refusal.Err)
 	}
-	return &request{call: call, ended: make(chan struct{}), stream: idle{}}
+	return &request{svc: &service{engine: idle{}}, call: call, ended: make(chan struct{})}
 }
 
-type idle struct{ vllm.Stream }
+// idle is an engine that takes requests and does nothing, and the stream of each.
+type idle struct {
+	vllm.Stream
+	engine
+}
+
+func (idle) Open(*pb.GenerateRequest, *uint32, vllm.Sink) vllm.Stream { return idle{} }
 
 func TestLoad(t *testing.T) {
 	two, three := uint32(2), uint32(3)
@@ -88,15 +106,14 @@ func TestLoad(t *testing.T) {
 		{"the engine chooses", func(t *testing.T) []*request { return []*request{atWork(t, 1, 64, nil)} }, 0, []uint64{2, 2}},
 		{"more than there is", func(t *testing.T) []*request { return []*request{atWork(t, 1, 640, &two)} }, 30, []uint64{30, 0}},
 		{"not sent yet, and over", func(t *testing.T) []*request {
-			waiting, over := atWork(t, 1, 40, &two), atWork(t, 1, 40, &two)
-			waiting.stream = nil
+			waiting, over := notYet(t, 1, 40, &two), atWork(t, 1, 40, &two)
 			close(over.ended)
 			return []*request{waiting, over}
 		}, 0, []uint64{0, 0}},
 		{"media", func(t *testing.T) []*request {
-			a, b := atWork(t, 1, 32, &two), atWork(t, 1, 32, &two)
+			a, b := notYet(t, 1, 32, &two), notYet(t, 1, 32, &two)
 			a.call.Request.Media, b.call.Request.Media = []*pb.MediaItem{{}}, []*pb.MediaItem{{}}
-			return []*request{a, b}
+			return []*request{submitted(a), submitted(b)}
 		}, 0, []uint64{4, 0}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

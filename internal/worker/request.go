@@ -29,9 +29,7 @@ type request struct {
 	claim   *claim
 	counted bool      // its failure is in the metrics already. Set once.
 	started time.Time // when the frame was read
-	// promptBlocks are names of the prompt's blocks, made when first needed; the load's goroutine's.
-	promptBlocks []uint64
-	sent         int64 // when the frontend sent it, by its clock, in nanoseconds; 0: not told
+	sent    int64     // when the frontend sent it, by its clock, in nanoseconds; 0: not told
 
 	decided chan struct{} // closed with the terminal
 	ended   chan struct{} // closed by OnEnd
@@ -44,6 +42,9 @@ type request struct {
 	spare   []byte // guarded by writing
 	yield   func() // for the sink's calls; set once
 
+	// promptBlocks are names of the prompt's blocks, made of prompt when first needed; the load's goroutine's.
+	promptBlocks []uint64
+
 	mu         sync.Mutex
 	machine    handoff.Machine              // guarded by mu
 	client     *requestplane.ResponseStream // guarded by mu; nil until the dial-back has succeeded
@@ -55,6 +56,7 @@ type request struct {
 	over       bool                         // guarded by mu; the sentinel is in pending or was written
 	terminal   handoff.Terminal             // set once, before decided is closed
 	stream     vllm.Stream                  // guarded by mu; nil until submitted
+	prompt     prompt                       // guarded by mu; set when submitted, until the load has named its blocks
 	deadline   *time.Timer                  // guarded by mu; the drain's
 	patience   *time.Timer                  // guarded by mu; of an abort or a shutdown
 	decidedAt  time.Time                    // guarded by mu; when a drain began
@@ -98,6 +100,7 @@ func (r *request) carryOut(act handoff.Action, on occasion) {
 		if act.Short {
 			translate.Shorten(r.call.Request)
 		}
+		r.prompt = promptOf(r.call.Request)
 		r.stream = r.svc.engine.Open(r.call.Request, r.call.Rank, r)
 		r.call.Request = nil // it is on its way; its media need not stay in memory as long as its answer runs
 	case handoff.ActPrologue:
