@@ -52,11 +52,14 @@ func (s *sidecarFlags) unsupportedVariables() []flags.Variable {
 		{Name: "DYN_ZMQ_BROKER_URL", Value: flags.Text(&s.zmqBroker), Help: "A broker for events; refused."},
 		{Name: "DYN_ZMQ_BROKER_ENABLED", Default: "false", Value: flags.Truthy(&s.zmqBrokerOn), Help: "Likewise, when true."},
 		{Name: "DYN_LORA_ENABLED", Default: "false", Value: flags.Truthy(&s.lora), Help: "LoRA adapters; refused when true."},
-		{Name: "DYN_TCP_TLS_CERT_PATH", Value: flags.Text(&s.tlsCert), Help: "TLS on the request plane; refused."},
-		{Name: "DYN_TCP_TLS_KEY_PATH", Value: flags.Text(&s.tlsKey), Help: "Likewise."},
-		{Name: "DYN_TCP_TLS_CA_CERT_PATH", Value: flags.Text(&s.tlsCA), Help: "Likewise."},
-		{Name: "DYN_TCP_TLS_SERVER_NAME", Value: flags.Text(&s.tlsServer), Help: "Likewise."},
-		{Name: "DYN_TCP_TLS_INSECURE", Default: "false", Value: flags.Truthy(&s.tlsInsecure), Help: "Likewise, when true."},
+		{Name: "DYN_TCP_TLS_CERT_PATH", Value: flags.Text(&s.tls.cert), Help: "TLS on the request plane; refused."},
+		{Name: "DYN_TCP_TLS_KEY_PATH", Value: flags.Text(&s.tls.key), Help: "Likewise."},
+		{Name: "DYN_TCP_TLS_CA_CERT_PATH", Value: flags.Text(&s.tls.ca), Help: "Likewise."},
+		{Name: "DYN_TCP_TLS_CLIENT_CERT_PATH", Value: flags.Text(&s.tls.clientCert), Help: "Likewise."},
+		{Name: "DYN_TCP_TLS_CLIENT_KEY_PATH", Value: flags.Text(&s.tls.clientKey), Help: "Likewise."},
+		{Name: "DYN_TCP_TLS_CLIENT_CA_CERT_PATH", Value: flags.Text(&s.tls.clientCA), Help: "Likewise."},
+		{Name: "DYN_TCP_TLS_SERVER_NAME", Value: flags.Text(&s.tls.server), Help: "Likewise."},
+		{Name: "DYN_TCP_TLS_INSECURE", Default: "false", Value: flags.Truthy(&s.tls.insecure), Help: "Likewise, when true."},
 	}
 }
 

@@ -47,11 +47,9 @@ type sidecarFlags struct {
 	etcd etcdSettings
 	nats natsSettings
 
-	lora, healthCheck, tlsInsecure    bool
-	zmqBroker                         string
-	zmqBrokerOn                       bool
-	healthPayload                     string
-	tlsCert, tlsKey, tlsCA, tlsServer string
+	lora, healthCheck, zmqBrokerOn bool
+	healthPayload, zmqBroker       string
+	tls                            tlsSettings
 
 	log logSettings
 }

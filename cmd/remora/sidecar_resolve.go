@@ -50,7 +50,7 @@ func (s *sidecarFlags) refuse(from flags.Sources) error {
 		{s.enableRL, "--enable-rl is not supported yet: leave it out, or set DYN_ENABLE_RL=false"},
 		{from["vllm-rl-world-size"] != 0, "--vllm-rl-world-size is not supported yet: leave it out and unset DYN_VLLM_RL_WORLD_SIZE"},
 		{s.lora, "LoRA adapters are not supported yet: unset DYN_LORA_ENABLED or set it to false"},
-		{s.tls() != "", refusal("TLS on the request plane is not supported yet: unset " + s.tls())},
+		{s.tls.first() != "", refusal("TLS on the request plane is not supported yet: unset " + s.tls.first())},
 	} {
 		if c.when {
 			return c.say
@@ -59,22 +59,34 @@ func (s *sidecarFlags) refuse(from flags.Sources) error {
 	return nil
 }
 
-// tls names the first TLS variable that is set, or is empty.
-func (s *sidecarFlags) tls() string {
-	switch {
-	case s.tlsCert != "":
-		return "DYN_TCP_TLS_CERT_PATH"
-	case s.tlsKey != "":
-		return "DYN_TCP_TLS_KEY_PATH"
-	case s.tlsCA != "":
-		return "DYN_TCP_TLS_CA_CERT_PATH"
-	case s.tlsServer != "":
-		return "DYN_TCP_TLS_SERVER_NAME"
-	case s.tlsInsecure:
-		return "DYN_TCP_TLS_INSECURE"
-	default:
-		return ""
+// tlsSettings are the variables of TLS on the request plane as they are read.
+type tlsSettings struct {
+	cert, key, ca                   string
+	clientCert, clientKey, clientCA string
+	server                          string
+	insecure                        bool
+}
+
+// first names the first of them that is set, or is empty.
+func (t *tlsSettings) first() string {
+	for _, c := range []struct {
+		set  bool
+		name string
+	}{
+		{t.cert != "", "DYN_TCP_TLS_CERT_PATH"},
+		{t.key != "", "DYN_TCP_TLS_KEY_PATH"},
+		{t.ca != "", "DYN_TCP_TLS_CA_CERT_PATH"},
+		{t.clientCert != "", "DYN_TCP_TLS_CLIENT_CERT_PATH"},
+		{t.clientKey != "", "DYN_TCP_TLS_CLIENT_KEY_PATH"},
+		{t.clientCA != "", "DYN_TCP_TLS_CLIENT_CA_CERT_PATH"},
+		{t.server != "", "DYN_TCP_TLS_SERVER_NAME"},
+		{t.insecure, "DYN_TCP_TLS_INSECURE"},
+	} {
+		if c.set {
+			return c.name
+		}
 	}
+	return ""
 }
 
 // resolve makes the configuration out of settings that are all supported.
