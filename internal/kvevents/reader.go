@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"remora/internal/sleep"
 	"remora/internal/zmq"
 )
 
@@ -221,7 +222,7 @@ func (r *Reader) replays(ctx context.Context) {
 		r.mu.Lock()
 		q := r.latest
 		r.mu.Unlock()
-		if q.ctx == nil || !pause(q.ctx, q.pause) {
+		if q.ctx == nil || !sleep.For(q.ctx, q.pause) {
 			continue
 		}
 		r.stats.replays.Add(1)
@@ -233,20 +234,6 @@ func (r *Reader) replays(ctx context.Context) {
 			r.log.Warn("a replay of KV events failed", "endpoint", r.source.Replay, "error", err)
 		}
 		r.step(ctx, func(m *machine) []action { return m.answered(q.number, err) })
-	}
-}
-
-func pause(ctx context.Context, d time.Duration) bool {
-	if d <= 0 {
-		return ctx.Err() == nil
-	}
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		return true
 	}
 }
 

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"remora/internal/sleep"
 )
 
 // Fault names something that an older or a broken engine does and a good one of the simulated release does not. All are off
@@ -184,14 +186,8 @@ func (fs *faultSet) look(f Fault) (on bool, changed <-chan struct{}) {
 
 // beforeRead lets a transfer wait or fail as the faults say.
 func (fs *faultSet) beforeRead(ctx context.Context, delay time.Duration) error {
-	if fs.on(ReadSlow) {
-		timer := time.NewTimer(delay)
-		defer timer.Stop()
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			return ctx.Err()
-		}
+	if fs.on(ReadSlow) && !sleep.For(ctx, delay) {
+		return ctx.Err()
 	}
 	for {
 		stalled, changed := fs.look(ReadStall)

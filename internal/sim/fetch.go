@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"remora/internal/sim/core"
+	"remora/internal/sleep"
 )
 
 // dialPause is how long a first contact waits between two attempts.
@@ -208,11 +209,7 @@ func (f *fetcher) firstContact(addr, engineID string) (net.Conn, error) {
 		if errors.Is(err, errPeer) {
 			return nil, err
 		}
-		pause := time.NewTimer(dialPause)
-		select {
-		case <-pause.C:
-		case <-ctx.Done():
-			pause.Stop()
+		if !sleep.For(ctx, dialPause) {
 			return nil, err
 		}
 	}

@@ -17,6 +17,8 @@ import (
 	"google.golang.org/grpc/keepalive"
 
 	pb "remora/proto/vllm"
+
+	"remora/internal/sleep"
 )
 
 // stopGrace bounds how long open connections are waited for when the server stops.
@@ -209,12 +211,8 @@ func (s *Server) watchDeath(ctx context.Context) error {
 			return nil // the server stops
 		}
 	}
-	timer := time.NewTimer(s.cfg.DeathLinger)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return nil
-	case <-timer.C:
+	if sleep.For(ctx, s.cfg.DeathLinger) {
 		return ErrEngineDead
 	}
+	return nil
 }

@@ -16,6 +16,8 @@ import (
 	"google.golang.org/grpc/connectivity"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/status"
+
+	"remora/internal/sleep"
 )
 
 // Dial fills the pool: slot 1 first, so that an engine which is not there yet is knocked at by one connection only, then
@@ -190,12 +192,5 @@ func pause(ctx context.Context, d time.Duration) bool {
 		<-ctx.Done()
 		return false
 	}
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
+	return sleep.For(ctx, d)
 }

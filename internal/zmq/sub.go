@@ -9,6 +9,8 @@ import (
 	"math/rand/v2"
 	"net"
 	"time"
+
+	"remora/internal/sleep"
 )
 
 const (
@@ -60,12 +62,8 @@ func (s *Sub) Run(ctx context.Context, handler SubHandler) error {
 		if lived {
 			pause = firstPause
 		}
-		timer := time.NewTimer(pause - rand.N(pause/2))
-		select {
-		case <-ctx.Done():
-			timer.Stop()
+		if !sleep.For(ctx, pause-rand.N(pause/2)) {
 			return ctx.Err()
-		case <-timer.C:
 		}
 		pause = min(2*pause, lastPause)
 	}

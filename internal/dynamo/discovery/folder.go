@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"remora/internal/sleep"
 )
 
 const (
@@ -65,11 +67,7 @@ func (f *folder) lock(ctx context.Context) (unlock func(), err error) {
 			unlock()
 			return nil, fmt.Errorf("%w: %s, for %v", ErrLocked, f.path, lockAttempts*lockRetry)
 		}
-		timer := time.NewTimer(lockRetry)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
+		if !sleep.For(ctx, lockRetry) {
 			unlock()
 			return nil, fmt.Errorf("lock discovery folder %s: %w", f.path, ctx.Err())
 		}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"remora/internal/rawconn"
+	"remora/internal/sleep"
 )
 
 // Dialer opens response streams. Zero values mean the defaults.
@@ -61,11 +62,7 @@ func (d *Dialer) connect(ctx context.Context, address netip.AddrPort, info *Conn
 		if !errors.Is(err, syscall.ECONNREFUSED) || attempt >= orDefault(d.Attempts, defaultDialAttempts) {
 			return nil, err
 		}
-		timer := time.NewTimer(delay)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
+		if !sleep.For(ctx, delay) {
 			return nil, fmt.Errorf("%w after %w", context.Cause(ctx), err)
 		}
 		delay *= 2

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"strings"
 	"time"
+
+	"remora/internal/sleep"
 )
 
 // patience bounds every wait that the scenario gives no limit for.
@@ -34,14 +36,10 @@ func wait(ctx context.Context, text string) error {
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrScenario, err)
 	}
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
+	if !sleep.For(ctx, d) {
 		return ctx.Err()
 	}
+	return nil
 }
 
 // window reads 2s, which is at most two seconds, or 10s..13s.

@@ -14,6 +14,7 @@ import (
 
 	"google.golang.org/grpc/codes"
 
+	"remora/internal/sleep"
 	"remora/internal/vllm/decode"
 	pb "remora/proto/vllm"
 )
@@ -113,7 +114,7 @@ func (p *Pool) keep(c *conn) {
 		case <-p.ctx.Done():
 			return
 		}
-		if time.Since(c.born) < shortLived && !p.pause(p.config.ReconnectFirst) {
+		if time.Since(c.born) < shortLived && !sleep.For(p.ctx, p.config.ReconnectFirst) {
 			return
 		}
 		if c = p.replace(); c == nil {
@@ -141,24 +142,13 @@ func (p *Pool) replace() *conn {
 		p.mu.Unlock()
 		endAll(abandoned, p.notConnected(err))
 		p.config.Log.Debug("engine not connected again yet", "cause", err)
-		if !p.pause(time.Duration(float64(delay) * (0.8 + 0.4*rand.Float64()))) {
+		if !sleep.For(p.ctx, time.Duration(float64(delay)*(0.8+0.4*rand.Float64()))) {
 			return nil
 		}
 		delay = min(delay*8/5, p.config.ReconnectMost)
 		p.mu.Lock()
 		p.attempts++
 		p.mu.Unlock()
-	}
-}
-
-func (p *Pool) pause(d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-p.ctx.Done():
-		return false
 	}
 }
 

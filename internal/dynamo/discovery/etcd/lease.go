@@ -14,6 +14,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"remora/internal/dynamo/discovery"
+	"remora/internal/sleep"
 )
 
 const (
@@ -41,7 +42,7 @@ func (s *Store) grant(ctx context.Context) error {
 func (s *Store) keep() {
 	k := keeper{store: s, lived: time.Now()}
 	defer k.hangUp()
-	for after := s.cfg.TTL / 3; sleep(s.ctx, after); {
+	for after := s.cfg.TTL / 3; sleep.For(s.ctx, after); {
 		after = k.beat()
 	}
 }

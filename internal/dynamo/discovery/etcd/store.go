@@ -16,6 +16,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"remora/internal/dynamo/discovery"
+	"remora/internal/sleep"
 )
 
 // Store keeps records in etcd for as long as its lease lives.
@@ -75,7 +76,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 		delay = min(delay, left)
 		cfg.Log.Warn("etcd can't be reached yet, trying again (ETCD_ENDPOINTS says where it is; --discovery-backend file needs none)",
 			"endpoints", cfg.Endpoints, "error", err, "delay", delay, "left", left.Round(time.Second))
-		if !sleep(ctx, delay) {
+		if !sleep.For(ctx, delay) {
 			return nil, fmt.Errorf("etcd: %w", ctx.Err())
 		}
 	}
@@ -230,16 +231,4 @@ func (s *Store) Close(ctx context.Context) error {
 		_ = s.client.Close() // it says that its context has ended
 	})
 	return s.result
-}
-
-// sleep reports whether ctx lasted.
-func sleep(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }

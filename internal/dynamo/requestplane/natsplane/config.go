@@ -1,7 +1,6 @@
 package natsplane
 
 import (
-	"context"
 	"crypto/tls"
 	"fmt"
 	"log/slog"
@@ -185,15 +184,3 @@ type dialer func(network, address string) (net.Conn, error)
 
 // Dial implements nats.CustomDialer.
 func (d dialer) Dial(network, address string) (net.Conn, error) { return d(network, address) }
-
-// sleep reports whether ctx lasted.
-func sleep(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
-}

@@ -15,6 +15,7 @@ import (
 
 	"remora/internal/dynamo/discovery"
 	"remora/internal/dynamo/requestplane"
+	"remora/internal/sleep"
 )
 
 // serviceVersion is what the micro service says of itself: the release of Dynamo whose protocol this is.
@@ -70,7 +71,7 @@ func Open(ctx context.Context, cfg Config) (*Plane, error) {
 		delay = min(delay, left)
 		cfg.Log.Warn("the NATS server can't be reached yet, trying again (NATS_SERVER says where it is; --request-plane tcp needs none)",
 			"servers", where, "error", err, "delay", delay, "left", left.Round(time.Second))
-		if !sleep(ctx, delay) {
+		if !sleep.For(ctx, delay) {
 			return nil, fmt.Errorf("NATS: %w", ctx.Err())
 		}
 	}
