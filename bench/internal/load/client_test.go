@@ -52,12 +52,12 @@ func (h *handler) Serve(ctx context.Context, r *requestplane.Request) {
 		case <-time.After(time.Millisecond):
 		}
 		item := protocol.Item{Data: &protocol.EngineOutput{TokenIDs: []uint32{engine.Stamp()}}}
-		if stream.WriteFrames(requestplane.AppendItem(frames, r.Control.Codec, &item)) != nil {
+		if stream.WriteFrames(requestplane.AppendItem(frames, r.Control.Codec, &item), nil) != nil {
 			return
 		}
 		frames = nil
 	}
-	if stream.EndFrames(requestplane.AppendSentinel(requestplane.AppendFinal(frames, r.Control.Codec))) == nil {
+	if stream.EndFrames(requestplane.AppendSentinel(requestplane.AppendFinal(frames, r.Control.Codec)), nil) == nil {
 		stream.Wait()
 	}
 }
