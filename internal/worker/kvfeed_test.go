@@ -233,6 +233,43 @@ func TestQueryOfADeafRouter(t *testing.T) {
 	})
 }
 
+// mute is a store that takes records and never answers that one is gone.
+type mute struct{ discovery.Store }
+
+func (mute) Delete(ctx context.Context, _ discovery.Bucket, _ string) error {
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+// TestFeedsEndWithoutTheStore: a store that does not answer holds up the end once, not once for each rank.
+func TestFeedsEndWithoutTheStore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, store, _ := feedWorker(t)
+		w.store = mute{store}
+		plane := tcpPlane{requestplane.NewServer(requestplane.ServerConfig{}), "127.0.0.1:36761"}
+		defer plane.Close()
+		sources := make([]kvevents.Source, 8)
+		for i := range sources {
+			sources[i].Rank = uint32(i)
+		}
+		f, err := w.openFeeds(plane, sources)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err = f.publish(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		f.close()
+		if took := time.Since(began); took != cleanupTimeout {
+			t.Errorf("it took %v", took)
+		}
+		if err := store.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 type nowhere struct{}
 
 func (nowhere) Publish(...[]byte) int { return 0 }

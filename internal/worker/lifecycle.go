@@ -64,6 +64,8 @@ type worker struct {
 	service   *service        // set by start
 	published published       // of the start, then of the supervision
 	feeds     *feeds          // of the start, then of the supervision
+
+	withdrawBy time.Time // of the end; see withdrawAll
 }
 
 // run is start-up, service and clean-up. Whatever was made is unmade in the opposite order, however far the start came.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"remora/internal/dynamo/discovery"
 	"remora/internal/dynamo/modelcard"
@@ -77,9 +78,13 @@ func (w *worker) publishAll(ctx context.Context, records []record) error {
 	return nil
 }
 
-// withdrawAll removes records, the last first.
+// withdrawAll removes records at the end, the last first. All its calls together take no longer than cleanupTimeout from the
+// first one on: a store that does not answer must not keep a worker with many ranks from ending.
 func (w *worker) withdrawAll(records []record) {
-	ctx, end := context.WithTimeout(context.Background(), cleanupTimeout)
+	if w.withdrawBy.IsZero() {
+		w.withdrawBy = time.Now().Add(cleanupTimeout)
+	}
+	ctx, end := context.WithDeadline(context.Background(), w.withdrawBy)
 	defer end()
 	for _, r := range slices.Backward(records) {
 		if err := w.store.Delete(ctx, r.bucket, r.key); err != nil {
