@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"encoding/hex"
+	"errors"
 	"io"
 	"log/slog"
 	"net"
@@ -267,6 +268,87 @@ func TestFeedsEndWithoutTheStore(t *testing.T) {
 		if err := store.Close(t.Context()); err != nil {
 			t.Error(err)
 		}
+	})
+}
+
+// TestQueriesOfLingeringRouters: who has its answer and does not hang up keeps nobody else from asking, who leaves while it
+// waits is forgotten, and there is a bound to all of them.
+func TestQueriesOfLingeringRouters(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		pub := eventplane.NewPublisher(eventplane.Config{WorkerID: 1, Socket: nowhere{}})
+		routers := make(chan net.Conn, queriesInside+1)
+		q := &queries{
+			publisher: pub, turns: make(chan struct{}, 1), log: slog.New(slog.DiscardHandler),
+			dialer: &requestplane.Dialer{DialContext: func(context.Context, string, string) (net.Conn, error) {
+				near, far := memnet.Pipe(64 << 10)
+				routers <- far
+				return near, nil
+			}},
+		}
+		ask := func(body []byte) error {
+			in := &requestplane.Request{Body: body, Control: requestplane.Control{
+				Codec: protocol.MsgPack, Connection: requestplane.ConnectionInfo{Address: "127.0.0.1:1"},
+			}}
+			if err := q.Admit(in); err != nil {
+				return err
+			}
+			go q.Serve(t.Context(), in)
+			return nil
+		}
+		answer := func(router net.Conn) string {
+			buf := make([]byte, 4<<10)
+			n, err := router.Read(buf)
+			if err != nil {
+				t.Error(err)
+			}
+			return string(buf[:n])
+		}
+		began := time.Now()
+		for range queriesInside {
+			if err := ask([]byte{0x80}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		synctest.Wait()
+		var refusal *requestplane.Refusal
+		if err := ask([]byte{0x80}); !errors.As(err, &refusal) || !refusal.Overloaded {
+			t.Errorf("one more than there is room for: %v", err)
+		}
+		for range queriesInside {
+			if got := answer(<-routers); !strings.Contains(got, "sentinel") {
+				t.Fatalf("no whole answer: %q", got)
+			}
+		}
+		if time.Since(began) != 0 {
+			t.Errorf("the last answer came after %v", time.Since(began))
+		}
+		time.Sleep(time.Minute) // longer than anybody lingers
+		synctest.Wait()
+		if n := q.inside.Load(); n != 0 {
+			t.Errorf("%d are inside after all have their answer", n)
+		}
+
+		q.turns <- struct{}{} // somebody else's
+		if err := ask([]byte{0x80}); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		_ = (<-routers).Close()
+		synctest.Wait()
+		if n := q.inside.Load(); n != 0 {
+			t.Error("a router that left still waits for its turn")
+		}
+		<-q.turns
+
+		if err := ask(make([]byte, maxQuery+1)); err != nil {
+			t.Fatal(err)
+		}
+		router := <-routers
+		synctest.Wait()
+		if got := answer(router); !strings.Contains(got, "question about KV events") {
+			t.Errorf("a question that is too long: %q", got)
+		}
+		_ = router.Close()
 	})
 }
 
