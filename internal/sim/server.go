@@ -208,7 +208,7 @@ func (s *Server) watchDeath(ctx context.Context) error {
 	s.cfg.Log.Error("engine core died")
 	for _, r := range s.ranks { // they do not live without each other
 		if r.loop.call(ctx, r.loop.engine.Kill) != nil {
-			return nil // the server stops
+			return nil //nolint:nilerr // the server stops
 		}
 	}
 	if sleep.For(ctx, s.cfg.DeathLinger) {
