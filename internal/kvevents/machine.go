@@ -191,7 +191,7 @@ func (m *machine) answered(question uint64, err error) []action {
 	case m.moved: // the end was lost, or the connection
 		m.ask(0)
 	case m.tries < attempts:
-		m.ask(firstPause << m.tries / 2)
+		m.askLater()
 	default:
 		why := fmt.Sprintf("the replay failed: %v", err)
 		if m.doubt {
@@ -217,7 +217,7 @@ func (m *machine) release() {
 	case m.moved: // more has been lost while we asked
 		m.ask(0)
 	case m.tries < attempts:
-		m.ask(firstPause << m.tries / 2)
+		m.askLater()
 	default:
 		m.waiting = false
 		m.drain("the engine's replay does not have them")
@@ -272,6 +272,9 @@ func (m *machine) ask(pause time.Duration) {
 	m.waiting = true
 	m.askFor(pause)
 }
+
+// askLater asks again, after a pause that doubles with each attempt.
+func (m *machine) askLater() { m.ask(firstPause << (max(m.tries, 1) - 1)) }
 
 // check asks once more in a while, without holding anything back.
 func (m *machine) check() {

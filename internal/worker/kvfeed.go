@@ -29,9 +29,10 @@ type feed struct {
 
 // feeds are those of all local ranks, and the readers that bring the engine's events.
 type feeds struct {
-	worker *worker
-	all    []*feed
+	worker *worker // set once
+	all    []*feed // set by openFeeds
 
+	// These belong to whoever follows engines: the start, then the supervision, then the end.
 	engine  string             // instance whose events are read
 	sources []kvevents.Source  // where
 	end     context.CancelFunc // ends the readers; nil: none run

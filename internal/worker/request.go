@@ -16,8 +16,8 @@ import (
 //
 // Its events come from four sides: the engine stream's goroutine (vllm.Sink), the response stream's reader, the drain timer,
 // and the service (dispatch, shutdown, cut). Each takes mu, steps the machine and appends what is to be written to pending;
-// then, without mu, it flushes. A flush may block on a consumer that does not read: when it is the engine's goroutine that
-// blocks, the engine stream's own window fills up and holds the engine back, nobody else.
+// then, without mu, it flushes. A flush may block on a consumer that does not read. When the engine stream's goroutine blocks,
+// it has yielded before: the stream's own window fills up and holds the engine back, and no other stream.
 type request struct {
 	svc      *service
 	id       string // the frontend's context id
@@ -40,7 +40,7 @@ type request struct {
 	// while one is waited for.
 	writing chan struct{}
 	spare   []byte // guarded by writing
-	yield   func() // for the sink's calls; set once
+	yield   func() // what a sink call does before it waits; set once
 
 	// promptBlocks are names of the prompt's blocks, made of prompt when first needed; the load's goroutine's.
 	promptBlocks []uint64

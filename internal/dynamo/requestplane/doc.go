@@ -1,6 +1,7 @@
 // Package requestplane owns the TCP connections between a Dynamo frontend and a worker: request frames and their
 // acknowledgements, and the response stream that the worker dials back. Both ends of both connections live here and are tested
 // against each other: Server, Dialer and ResponseStream are the worker's, Client, ResponseServer and Incoming the frontend's.
+// Requests that come over NATS are read here, too (NewRequest); package natsplane brings them.
 //
 // Goroutines. Server runs one goroutine a connection and one a request, Client one a pooled connection, ResponseServer one a
 // connection until its handshake is read; the Close of each ends them and waits for them. A ResponseStream has one reader,

@@ -6,9 +6,9 @@ import (
 	"remora/internal/dynamo/protocol"
 )
 
-// A response is a line of frames: AppendPrologue, any number of AppendItem or AppendPlainItem, AppendFinal and AppendSentinel; or, of a request
-// that is refused, AppendErrorPrologue and AppendSentinel. A worker that has many things to say at once appends them to one
-// buffer and sends them in one write of its ResponseStream, which does not look at them.
+// A response is a line of frames: AppendPrologue, any number of AppendItem or AppendPlainItem, AppendFinal and AppendSentinel;
+// or, of a request that is refused, AppendErrorPrologue and AppendSentinel. A worker that has many things to say at once appends
+// them to one buffer and sends them in one write of its ResponseStream, which does not look at them.
 
 // sentinel ends a response.
 const sentinel = `"sentinel"`

@@ -44,7 +44,7 @@ func (r *Request) DropBody() {
 // Handler serves one endpoint.
 type Handler interface {
 	// Admit decides before the acknowledgement, quickly and without blocking: nil accepts, a *Refusal gives its text, another
-	// error the text of an unavailable worker. It runs on the connection's goroutine, for malformed requests too.
+	// error the text of an unavailable worker. It runs on the goroutine that reads the requests, for malformed ones too.
 	Admit(req *Request) error
 	// Serve runs a request that Admit accepted, exactly once, on a goroutine of its own, after the acknowledgement has been
 	// written. ctx ends when the server is closed, not with the request's connection.

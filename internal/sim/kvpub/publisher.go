@@ -167,16 +167,14 @@ func (p *Publisher) since(start uint64) []batch {
 // Restart closes the sockets and opens them again where they were: numbers begin at 0 and the replay buffer is empty, as after
 // a restart of the engine. It belongs to the goroutine that publishes.
 func (p *Publisher) Restart() error {
-	p.close()
+	p.Close()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.open()
 }
 
 // Close closes the sockets.
-func (p *Publisher) Close() { p.close() }
-
-func (p *Publisher) close() {
+func (p *Publisher) Close() {
 	p.mu.Lock()
 	pub, router := p.pub, p.router
 	p.pub, p.router = nil, nil

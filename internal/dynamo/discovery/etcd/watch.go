@@ -34,7 +34,7 @@ func (s *Store) Watch(ctx context.Context, bucket discovery.Bucket) (<-chan disc
 		if s.ctx.Err() != nil {
 			return nil, discovery.ErrClosed
 		}
-		return nil, fmt.Errorf("watch %s: %w", bucket, err)
+		return nil, fmt.Errorf("watch %s: %w", bucket, brief(err))
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -129,7 +129,7 @@ func (w *watch) run(ctx context.Context, next int64) {
 			if next, err = w.snapshot(ctx); err == nil {
 				break
 			}
-			w.log.Warn("can't read the discovery records again", "error", err)
+			w.log.Warn("can't read the discovery records again", "error", brief(err))
 			if !w.follow(ctx, nil, time.After(retryAfter)) {
 				return
 			}

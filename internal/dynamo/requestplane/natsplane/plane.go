@@ -23,13 +23,13 @@ const serviceVersion = "1.6.1"
 
 // Plane is one connection to a NATS server and the endpoints on it.
 type Plane struct {
-	log    *slog.Logger
-	conn   *nats.Conn
-	ctx    context.Context // of the requests
+	log    *slog.Logger    // set once
+	conn   *nats.Conn      // set once
+	ctx    context.Context // set once; of the requests, ends at Close
 	cancel context.CancelFunc
 
 	requests sync.WaitGroup // Serve goroutines; Add only under mu while open
-	gone     chan struct{}  // closed when the client has ended
+	gone     chan struct{}  // closed by the client when it has ended
 
 	mu       sync.Mutex
 	closed   bool                     // guarded by mu
@@ -194,7 +194,7 @@ func (e *endpoint) take(m micro.Request) {
 		return
 	}
 	req.Unacked = m.Respond(nil) != nil
-	go func() {
+	go func() { // counted in requests by admit, because Close may have begun to wait by now
 		defer e.plane.requests.Done()
 		e.handler.Serve(e.plane.ctx, req)
 	}()
