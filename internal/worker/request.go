@@ -102,7 +102,7 @@ func (r *request) carryOut(act handoff.Action, on occasion) {
 		}
 		r.prompt = promptOf(r.call.Request)
 		r.stream = r.svc.engine.Open(r.call.Request, r.call.Rank, r)
-		r.call.Request = nil // it is on its way; its media need not stay in memory as long as its answer runs
+		r.call.Request = nil // its media need not stay in memory as long as its answer runs
 	case handoff.ActPrologue:
 		r.prologue()
 	case handoff.ActEmit:

@@ -2,12 +2,15 @@ package h2_test
 
 import (
 	"fmt"
+	"runtime"
 	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
+	"weak"
 
 	"golang.org/x/net/http2"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
 
 	"remora/internal/vllm/h2"
@@ -342,5 +345,33 @@ func TestManySlowSinks(t *testing.T) {
 				}
 			}
 		}
+	})
+}
+
+// TestRequestIsLetGo: a request may be as large as its media, so it does not stay until its answer is complete, which may take
+// minutes.
+func TestRequestIsLetGo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		proceed := make(chan struct{})
+		p := newPeer(t, func(l *link) {
+			s, _ := l.request()
+			l.good(s)
+			<-proceed
+			l.trailers(s)
+		})
+		pool := p.pool(1, nil)
+		request := prompt(100)
+		held := weak.Make(request)
+		got, stream := run(t, pool, request)
+		synctest.Wait()
+		runtime.GC()
+		if held.Value() != nil {
+			t.Error("it is still held")
+		}
+		close(proceed)
+		if end := got.wait(); end.Code != codes.OK {
+			t.Error(end)
+		}
+		runtime.KeepAlive(stream)
 	})
 }

@@ -178,19 +178,18 @@ func endAll(streams []*Stream, end End) {
 // Open starts a call and returns at once; a nil rank lets the engine choose. The sink is called from other goroutines,
 // possibly before Open has returned, and OnEnd always comes. The request must not be changed before OnEnd.
 func (p *Pool) Open(s *Stream, request *pb.GenerateRequest, rank *uint32, sink Sink) {
-	s.request = request
 	if rank != nil {
 		s.rank = strconv.FormatUint(uint64(*rank), 10)
 	}
 	s.mu.Lock()
-	s.pool, s.sink = p, sink
+	s.pool, s.sink, s.request = p, sink, request
 	s.mu.Unlock()
-	p.start(s)
+	p.start(s, request)
 }
 
 // start gives the stream a body and a connection, for the first time or once more.
-func (p *Pool) start(s *Stream) {
-	b, refusal := p.marshal(s.request)
+func (p *Pool) start(s *Stream, request *pb.GenerateRequest) {
+	b, refusal := p.marshal(request)
 	if refusal != nil {
 		s.finish(*refusal)
 		s.wake()
@@ -391,13 +390,15 @@ func (p *Pool) retry(s *Stream, end End) {
 	s.mu.Lock()
 	again := !s.retried && !s.dropped && !s.ended && !s.headers
 	s.retried = true
+	request := s.request
+	s.request = nil
 	if again {
 		s.conn = nil
 	}
 	end.NotSent = end.NotSent && !s.headers // a peer that answers has it, whatever it says later
 	s.mu.Unlock()
 	if again {
-		p.start(s)
+		p.start(s, request)
 		return
 	}
 	s.finish(end)

@@ -269,7 +269,7 @@ func (c *conn) onHeaders(f *http2.MetaHeadersFrame) error {
 	case a.ignore:
 	case a.headers:
 		s.mu.Lock()
-		s.headers, s.encoding = true, a.encoding
+		s.headers, s.encoding, s.request = true, a.encoding, nil
 		s.mu.Unlock()
 		c.touch(s)
 	case a.broken:

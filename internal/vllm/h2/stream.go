@@ -42,10 +42,9 @@ const (
 
 // Stream is one call. The zero Stream is for Pool.Open, once. Drop may be called before that, too.
 type Stream struct {
-	pool    *Pool               // set once by Open
-	sink    Sink                // set once by Open
-	request *pb.GenerateRequest // set once by Open
-	rank    string              // set once by Open
+	pool *Pool  // set once by Open
+	sink Sink   // set once by Open
+	rank string // set once by Open
 
 	// Guarded by the mu of the connection that the stream is on, and Open's before it is on one.
 	id         uint32
@@ -56,19 +55,20 @@ type Stream struct {
 	removed    bool // must not be opened any more
 
 	mu       sync.Mutex
-	conn     *conn  // guarded by mu; nil until there is one for it
-	dropped  bool   // guarded by mu
-	retried  bool   // guarded by mu
-	headers  bool   // guarded by mu; arrived
-	told     bool   // guarded by mu; the sink has been told of them
-	encoding string // guarded by mu; of the messages, as the headers say
-	inbox    []byte // guarded by mu; arrived and not taken
-	window   int    // guarded by mu; what the peer may still send
-	padding  int    // guarded by mu; bytes that arrived and mean nothing, to be given back
-	ended    bool   // guarded by mu; OnEnd follows when the inbox is empty
-	end      End    // guarded by mu
-	busy     bool   // guarded by mu; a goroutine delivers, and sees to all that comes meanwhile
-	aside    int    // guarded by mu; deliveries that the reader leaves to another goroutine
+	request  *pb.GenerateRequest // guarded by mu; nil when it can't have to be sent once more: it may be large
+	conn     *conn               // guarded by mu; nil until there is one for it
+	dropped  bool                // guarded by mu
+	retried  bool                // guarded by mu
+	headers  bool                // guarded by mu; arrived
+	told     bool                // guarded by mu; the sink has been told of them
+	encoding string              // guarded by mu; of the messages, as the headers say
+	inbox    []byte              // guarded by mu; arrived and not taken
+	window   int                 // guarded by mu; what the peer may still send
+	padding  int                 // guarded by mu; bytes that arrived and mean nothing, to be given back
+	ended    bool                // guarded by mu; OnEnd follows when the inbox is empty
+	end      End                 // guarded by mu
+	busy     bool                // guarded by mu; a goroutine delivers, and sees to all that comes meanwhile
+	aside    int                 // guarded by mu; deliveries that the reader leaves to another goroutine
 
 	touched bool // the reader's: listed in conn.touched
 
