@@ -94,6 +94,13 @@ func (r *request) stepLocked(ev handoff.Event, on occasion) {
 	}
 }
 
+// submitted reports whether the request has been given to the engine.
+func (r *request) submitted() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.stream != nil
+}
+
 func (r *request) carryOut(act handoff.Action, on occasion) {
 	switch act.Kind {
 	case handoff.ActSubmit:

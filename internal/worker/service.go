@@ -261,14 +261,23 @@ func (s *service) requestsLocked() []*request {
 	return all
 }
 
-// broadcast feeds one event, the shutdown's or the cut's, to every live request and to those that are still to come.
+// broadcast feeds one event, the shutdown's or the cut's, to every live request and to those that are still to come. Those that
+// wait in line come first: a place that another one leaves would let them in, to be served after all.
 func (s *service) broadcast(kind handoff.EventKind) {
 	s.mu.Lock()
 	s.last = kind
 	all := s.requestsLocked() // at once: who is added later gets it from last
 	s.mu.Unlock()
+	var submitted []*request
 	for _, r := range all {
+		if r.submitted() {
+			submitted = append(submitted, r)
+			continue
+		}
 		r.step(handoff.Event{Kind: kind}, occasion{}) // what that brings is flushed by Serve and by the engine's goroutine
+	}
+	for _, r := range submitted {
+		r.step(handoff.Event{Kind: kind}, occasion{})
 	}
 }
 
