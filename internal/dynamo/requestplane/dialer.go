@@ -29,10 +29,13 @@ const (
 	defaultDialAttempts = 3
 	defaultRetryDelay   = 50 * time.Millisecond
 	defaultLinger       = 10 * time.Second
+	// maxRetryDelay is between two attempts while there is no descriptor.
+	maxRetryDelay = 400 * time.Millisecond
 )
 
 // Dial connects to where info awaits the response and sends the handshake. It tries again, briefly, where the connection is
-// refused. on gets every Event of the consumer, see ResponseStream; it may be called before Dial returns.
+// refused, and for as long as one attempt may take while the process has no file descriptor left. on gets every Event of the
+// consumer, see ResponseStream; it may be called before Dial returns.
 func (d *Dialer) Dial(ctx context.Context, info ConnectionInfo, on func(Event)) (*ResponseStream, error) {
 	addr, err := parseAddress(info.Address)
 	if err != nil {
@@ -54,12 +57,16 @@ func (d *Dialer) Dial(ctx context.Context, info ConnectionInfo, on func(Event)) 
 
 func (d *Dialer) connect(ctx context.Context, address netip.AddrPort, info *ConnectionInfo) (net.Conn, error) {
 	delay := orDefault(d.RetryDelay, defaultRetryDelay)
+	patience := time.Now().Add(orDefault(d.Timeout, defaultDialTimeout))
 	for attempt := 1; ; attempt++ {
 		conn, err := d.attempt(ctx, address, info)
 		if err == nil {
 			return conn, nil
 		}
-		if !errors.Is(err, syscall.ECONNREFUSED) || attempt >= orDefault(d.Attempts, defaultDialAttempts) {
+		switch {
+		case noDescriptor(err) && time.Now().Before(patience):
+			delay = min(delay, maxRetryDelay)
+		case !errors.Is(err, syscall.ECONNREFUSED), attempt >= orDefault(d.Attempts, defaultDialAttempts):
 			return nil, err
 		}
 		if !sleep.For(ctx, delay) {
@@ -67,6 +74,12 @@ func (d *Dialer) connect(ctx context.Context, address netip.AddrPort, info *Conn
 		}
 		delay *= 2
 	}
+}
+
+// noDescriptor is a failure of our own that passes when others end. It is worth waiting for: the request is accepted already, and
+// a frontend that is never dialled waits for ever.
+func noDescriptor(err error) bool {
+	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE)
 }
 
 func (d *Dialer) attempt(ctx context.Context, address netip.AddrPort, info *ConnectionInfo) (net.Conn, error) {

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"remora/internal/dynamo/protocol"
+	"remora/internal/memnet"
 )
 
 // pair dials a stream over loopback and returns the consumer's end, the handshake already read.
@@ -300,6 +301,36 @@ func TestDialRefused(t *testing.T) {
 		}
 		if took := time.Since(start); took != 20*time.Millisecond {
 			t.Errorf("given up after %v", took)
+		}
+	})
+}
+
+// TestDialWithoutDescriptors: the process has too many files open for a while, which is no reason to leave a frontend waiting
+// for ever; nor is it worth more time than a host that does not answer.
+func TestDialWithoutDescriptors(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		full := &net.OpError{Op: "dial", Err: os.NewSyscallError("socket", syscall.EMFILE)}
+		start := time.Now()
+		near, far := memnet.Pipe(64 << 10)
+		defer far.Close()
+		d := &Dialer{DialContext: func(context.Context, string, string) (net.Conn, error) {
+			if time.Since(start) < 3*time.Second {
+				return nil, full
+			}
+			return near, nil
+		}}
+		s, err := d.Dial(t.Context(), ConnectionInfo{Address: "127.0.0.1:9"}, func(Event) {})
+		if err != nil {
+			t.Fatalf("%v after %v", err, time.Since(start))
+		}
+		s.Close()
+		s.Wait()
+
+		d = &Dialer{DialContext: func(context.Context, string, string) (net.Conn, error) { return nil, full }}
+		start = time.Now()
+		_, err = d.Dial(t.Context(), ConnectionInfo{Address: "127.0.0.1:9"}, nil)
+		if took := time.Since(start); !errors.Is(err, syscall.EMFILE) || took < 5*time.Second || took > 5*time.Second+maxRetryDelay {
+			t.Errorf("%v after %v", err, took)
 		}
 	})
 }
