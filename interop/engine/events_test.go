@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"testing"
-	"time"
 
 	"remora/internal/sim/calibration"
 	"remora/internal/zmq"
@@ -30,14 +29,8 @@ func TestEvents(t *testing.T) {
 	harness.FreePort(t)
 	replay := harness.FreePort(t)
 	harness.FreePort(t)
-	e.Client = harness.NewClient(e.http)
-	e.Process = harness.Start(t, e.name, []string{"ENGINE_RANKS=" + strconv.Itoa(calibration.EventRanks)}, harness.Politely,
-		filepath.Join(harness.Root(t), "interop", "scripts", "start-engine.sh"), harness.VLLMVenv(t), e.model,
-		strconv.Itoa(e.http), strconv.Itoa(e.grpc), strconv.Itoa(e.nixl),
-		"--max-num-seqs", strconv.Itoa(calibration.MaxSeqs), "--max-model-len", strconv.Itoa(calibration.MaxModelLen),
-		"--block-size", strconv.Itoa(calibration.BlockSize), "--num-gpu-blocks-override", strconv.Itoa(calibration.EventBlocks),
-		"--kv-transfer-config", fmt.Sprintf(`{"kv_connector":"NixlConnector","kv_role":"kv_both","kv_buffer_device":"cpu",`+
-			`"kv_connector_extra_config":{"kv_lease_duration":%d}}`, calibration.Lease/time.Second),
+	e.run(t, []string{"ENGINE_RANKS=" + strconv.Itoa(calibration.EventRanks)},
+		"--num-gpu-blocks-override", strconv.Itoa(calibration.EventBlocks), "--kv-transfer-config", shortLease(),
 		"--kv-events-config", fmt.Sprintf(`{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://*:%d","replay_endpoint":"tcp://*:%d","topic":%q}`,
 			events, replay, calibration.EventTopic))
 	e.waitReady(t)

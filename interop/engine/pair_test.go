@@ -42,14 +42,29 @@ func newSmallEngine(t *testing.T, name, model string) *smallEngine {
 // start does not wait until the engine serves.
 func (e *smallEngine) start(t *testing.T) {
 	t.Helper()
+	e.run(t, nil, "--num-gpu-blocks-override", strconv.Itoa(calibration.Blocks), "--kv-transfer-config", shortLease())
+}
+
+// shortLease is the connector's configuration that the calibration counts on.
+func shortLease() string {
+	return fmt.Sprintf(`{"kv_connector":"NixlConnector","kv_role":"kv_both","kv_buffer_device":"cpu",`+
+		`"kv_connector_extra_config":{"kv_lease_duration":%d}}`, calibration.Lease/time.Second)
+}
+
+// run starts the engine's process with NAME=value settings and arguments of its own. An engine without a NIXL port has no connector.
+func (e *smallEngine) run(t *testing.T, env []string, args ...string) {
+	t.Helper()
+	nixl := "-"
+	if e.nixl != 0 {
+		nixl = strconv.Itoa(e.nixl)
+	}
 	e.Client = harness.NewClient(e.http)
-	e.Process = harness.Start(t, e.name, nil, harness.Politely,
+	e.Process = harness.Start(t, e.name, env, harness.Politely, append([]string{
 		filepath.Join(harness.Root(t), "interop", "scripts", "start-engine.sh"), harness.VLLMVenv(t), e.model,
-		strconv.Itoa(e.http), strconv.Itoa(e.grpc), strconv.Itoa(e.nixl),
+		strconv.Itoa(e.http), strconv.Itoa(e.grpc), nixl,
 		"--max-num-seqs", strconv.Itoa(calibration.MaxSeqs), "--max-model-len", strconv.Itoa(calibration.MaxModelLen),
-		"--block-size", strconv.Itoa(calibration.BlockSize), "--num-gpu-blocks-override", strconv.Itoa(calibration.Blocks),
-		"--kv-transfer-config", fmt.Sprintf(`{"kv_connector":"NixlConnector","kv_role":"kv_both","kv_buffer_device":"cpu",`+
-			`"kv_connector_extra_config":{"kv_lease_duration":%d}}`, calibration.Lease/time.Second))
+		"--block-size", strconv.Itoa(calibration.BlockSize),
+	}, args...)...)
 }
 
 func (e *smallEngine) waitReady(t *testing.T) {

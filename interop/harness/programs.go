@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 )
@@ -236,6 +237,22 @@ func (s *Sidecar) WaitReady(t T) {
 		}
 		return nil
 	})
+}
+
+// Instance is the id under which routers know a Remora, which its metrics tell.
+func (s *Sidecar) Instance(t T) uint64 {
+	t.Helper()
+	text, err := s.Status.Get(t.Context(), "/metrics")
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	_, rest, _ := strings.Cut(text, `worker_id="`)
+	hex, _, _ := strings.Cut(rest, `"`)
+	id, err := strconv.ParseUint(hex, 16, 64)
+	if err != nil {
+		t.Fatalf("the worker_id of the metrics: %v", err)
+	}
+	return id
 }
 
 // Engine is what a sidecar stands in front of.

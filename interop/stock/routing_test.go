@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
-	"strings"
 	"testing"
 	"time"
 
@@ -113,21 +112,6 @@ func stays(t *testing.T, f *harness.Frontend, engines []*harness.Sim, prompts []
 	}
 }
 
-// instanceOf is a worker's instance id in hexadecimal.
-func instanceOf(t *testing.T, worker *harness.Sidecar) string {
-	t.Helper()
-	text, err := worker.Status.Get(t.Context(), "/metrics")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, rest, _ := strings.Cut(text, `worker_id="`)
-	id, _, found := strings.Cut(rest, `"`)
-	if !found {
-		t.Fatal("the metrics name no worker_id")
-	}
-	return id
-}
-
 // told waits until the workers have told routers that many blocks.
 func told(t *testing.T, workers []*harness.Sidecar, blocks float64) {
 	t.Helper()
@@ -193,13 +177,12 @@ func TestRoutingByCache(t *testing.T) {
 		if n := workers[1].Status.Metrics(t)["remora_kv_blocks"]; n != 0 {
 			t.Errorf("the worker still tells of %g blocks", n)
 		}
-		back := instanceOf(t, workers[1])
+		back := workers[1].Instance(t)
 		seed := uint64(100)
 		harness.Poll(t, "the frontend to use the worker again", 20*time.Second, func() error {
 			seed++
-			at := fmt.Sprintf("%x", askAll(t, byCache, documents(seed, 1, promptTokens))[0].Routing.WorkerID.Decode)
-			if at != back {
-				return fmt.Errorf("used: %s", at)
+			if at := decodedBy(askAll(t, byCache, documents(seed, 1, promptTokens))[0]); at != back {
+				return fmt.Errorf("used: %x", at)
 			}
 			return nil
 		})
