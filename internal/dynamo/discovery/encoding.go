@@ -2,7 +2,6 @@ package discovery
 
 import (
 	"fmt"
-	"strconv"
 	"strings"
 )
 
@@ -66,16 +65,4 @@ func percentEncode(s string, keep func(byte) bool) string {
 
 func isAlphanumeric(c byte) bool {
 	return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9'
-}
-
-// parseHex reads an id as keys carry it: lower case, no padding, no sign.
-func parseHex(text string) (uint64, error) {
-	id, err := strconv.ParseUint(text, 16, 64)
-	if err != nil {
-		return 0, fmt.Errorf("id %q is not hexadecimal: %w", text, err)
-	}
-	if strconv.FormatUint(id, 16) != text {
-		return 0, fmt.Errorf("id %q is not in canonical form", text)
-	}
-	return id, nil
 }

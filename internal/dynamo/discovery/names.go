@@ -71,23 +71,6 @@ func (a Address) Subject(id uint64) string {
 	return fmt.Sprintf("%s.%s-%x", a.Service(), a.Endpoint, id)
 }
 
-// ParseKey reads a key of Instances or ModelCards; slug is empty for a base model.
-func ParseKey(key string) (address Address, id uint64, slug string, err error) {
-	parts := strings.Split(key, "/")
-	if len(parts) != 4 && len(parts) != 5 {
-		return Address{}, 0, "", fmt.Errorf("%w: %q has %d parts, want namespace/component/endpoint/id", ErrKey, key, len(parts))
-	}
-	address = Address{Namespace: parts[0], Component: parts[1], Endpoint: parts[2]}
-	id, err = parseHex(parts[3])
-	if err != nil {
-		return Address{}, 0, "", fmt.Errorf("%w: %q: %w", ErrKey, key, err)
-	}
-	if len(parts) == 5 {
-		slug = parts[4]
-	}
-	return address, id, slug, nil
-}
-
 // ChannelKey is the key of a publisher's records in EventChannels and EventSources. Unlike in the other buckets the names in
 // it are percent-encoded.
 func ChannelKey(scope Scope, topic string, publisher uint64) string {

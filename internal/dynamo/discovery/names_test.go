@@ -52,21 +52,6 @@ func TestKeys(t *testing.T) {
 	}
 }
 
-func TestParseKey(t *testing.T) {
-	a, id, slug, err := ParseKey("dynamo/backend/generate/4b465a663d442204")
-	if err != nil || a != (Address{"dynamo", "backend", "generate"}) || id != 0x4b465a663d442204 || slug != "" {
-		t.Error(a, id, slug, err)
-	}
-	if _, id, slug, err = ParseKey("n/c/e/ffffffffffffffff/lora"); err != nil || id != 1<<64-1 || slug != "lora" {
-		t.Error(id, slug, err)
-	}
-	for _, bad := range []string{"", "a/b/c", "a/b/c/1/d/e", "a/b/c/", "a/b/c/0x1", "a/b/c/G", "a/b/c/01", "a/b/c/FF", "a/b/c/1ffffffffffffffff"} {
-		if _, _, _, err = ParseKey(bad); !errors.Is(err, ErrKey) {
-			t.Errorf("ParseKey(%q) = %v", bad, err)
-		}
-	}
-}
-
 func TestNewIDIsSmallAndNew(t *testing.T) {
 	seen := map[uint64]bool{}
 	for range 1000 {
@@ -112,11 +97,6 @@ func FuzzFileName(f *testing.F) {
 		if name != "" { // any text is a key
 			if key, err := decodeFileName(encodeFileName(name)); err != nil || key != name {
 				t.Errorf("key %q came back as %q, %v", name, key, err)
-			}
-		}
-		if a, id, slug, err := ParseKey(name); err == nil && slug == "" && strings.Count(name, "/") == 3 {
-			if again := a.Key(id); again != name {
-				t.Errorf("key %q came back as %q", name, again)
 			}
 		}
 	})
