@@ -237,7 +237,8 @@ func (c *cache) dump(emit func(Event)) {
 	}
 }
 
-// walk makes events of nodes that come parents first: a chain becomes one.
+// walk makes events of nodes that come parents first: a chain becomes one, a very long one several, because whoever has no room
+// for an event leaves all of it out.
 type walk struct {
 	tree   *tree
 	tier   Tier
@@ -259,7 +260,7 @@ func (w *walk) down(top int32) {
 
 func (w *walk) add(at int32) {
 	n := &w.tree.nodes[at]
-	if len(w.blocks) == w.first || n.parent != w.last || n.parent == none {
+	if size := len(w.blocks) - w.first; size == 0 || size == messageBlocks || n.parent != w.last || n.parent == none {
 		w.flush()
 		w.parent = n.parent
 	}
