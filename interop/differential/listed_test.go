@@ -167,6 +167,10 @@ var differences = []difference{
 		row: "`remora_*`", reason: "they say which of the differences happened",
 	},
 	{
+		name: "the runtime's metrics", cases: ".*/status/pages", path: `metric (type )?(go|process)_.*`, rust: `\(absent\)`,
+		row: "`go_*`, `process_*`", reason: "memory, goroutines, descriptors",
+	},
+	{
 		name: "errors from zero", cases: ".*/status/pages", path: `metric (type )?dynamo_component_errors_total.*`, rust: `\(absent\)`,
 		row: "`dynamo_component_errors_total`", reason: "a rate needs a first value",
 	},

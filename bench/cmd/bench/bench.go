@@ -6,8 +6,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math/rand/v2"
+	"net"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 
@@ -23,6 +26,8 @@ type bench struct {
 	log   string
 	// settle is how long a sidecar is left alone before its memory is read.
 	settle time.Duration
+	// metrics is the page of the sidecar that runs.
+	metrics string
 }
 
 const (
@@ -103,10 +108,16 @@ func (b *bench) startSidecar(dir, engine string) (*proc.Process, error) {
 		return nil, fmt.Errorf("log: %w", err)
 	}
 	defer log.Close() // the program holds its own descriptor
+	port, err := freePort()
+	if err != nil {
+		return nil, err
+	}
+	b.metrics = fmt.Sprintf("http://127.0.0.1:%d/metrics", port)
 	folder := filepath.Join(dir, "discovery")
 	env := append(environment(), "HF_HUB_OFFLINE=1", "DYN_SDK_DISABLE_ANSI_LOGGING=1", "DYN_LOG="+b.log,
 		"DYN_DISCOVERY_BACKEND=file", "DYN_FILE_KV="+folder, "DYN_REQUEST_PLANE=tcp", "DYN_EVENT_PLANE=zmq",
-		"DYN_TCP_RPC_HOST=127.0.0.1", "DYN_TCP_RESPONSE_STREAM_HOST=127.0.0.1", "DYN_GRACEFUL_SHUTDOWN_GRACE_PERIOD_SECS=0")
+		"DYN_TCP_RPC_HOST=127.0.0.1", "DYN_TCP_RESPONSE_STREAM_HOST=127.0.0.1", "DYN_GRACEFUL_SHUTDOWN_GRACE_PERIOD_SECS=0",
+		"DYN_SYSTEM_HOST=127.0.0.1", "DYN_SYSTEM_PORT="+strconv.Itoa(port))
 	argv := append(append([]string(nil), b.side.argv...), "--grpc-endpoint", "http://"+engine)
 	p, err := proc.Start(b.side.name, env, log, log, argv...)
 	if err != nil {
@@ -139,7 +150,7 @@ func (b *bench) step(s step, dir string, engine, sidecar *proc.Process) error {
 	defer out.Close()
 	argv := append([]string{
 		filepath.Join(b.tools, "client"), "-discovery", filepath.Join(dir, "discovery"),
-		"-watch", fmt.Sprintf("sidecar=%d", sidecar.PID()), "-watch", fmt.Sprintf("engine=%d", engine.PID()),
+		"-watch", fmt.Sprintf("sidecar=%d", sidecar.PID()), "-watch", fmt.Sprintf("engine=%d", engine.PID()), "-metrics", b.metrics,
 	}, s.args...)
 	client, err := proc.Start("client", environment(), out, os.Stderr, argv...)
 	if err != nil {
@@ -184,6 +195,9 @@ func (b *bench) book(s step, r load.Result, sidecar *proc.Process) error {
 		for name, used := range r.CPU {
 			b.side.add(s.name+" cpu "+name, used/unit)
 		}
+		if r.Mallocs != nil {
+			b.side.add(s.name+" mallocs", *r.Mallocs/unit)
+		}
 		b.side.add(s.name+" rss", mega(r.RSS["sidecar"]))
 		b.side.add(s.name+" rate", unit/r.Seconds)
 		if r.First.Count > 0 {
@@ -202,8 +216,26 @@ func (b *bench) book(s step, r load.Result, sidecar *proc.Process) error {
 		}
 		b.side.add(s.name+" rss", mega(rss))
 		b.side.add(s.name+" threads", float64(threads))
+		runtime, err := load.ReadRuntime(b.ctx, b.metrics)
+		if err != nil {
+			return err
+		}
+		if runtime != nil {
+			b.side.add(s.name+" goroutines", runtime.Goroutines)
+		}
 	}
 	return nil
+}
+
+// freePort is one below 32768: the Rust runtime reads the number with a sign.
+func freePort() (int, error) {
+	for range 100 {
+		port := 20000 + rand.IntN(10000)
+		if l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port)); err == nil {
+			return port, l.Close()
+		}
+	}
+	return 0, errors.New("no free port for the sidecar's metrics")
 }
 
 func (b *bench) sleep(d time.Duration) {

@@ -30,6 +30,7 @@ func TestQuick(t *testing.T) {
 		"| CPU a token: 1 stream, a token each 20 ms | ", "| CPU a token: 64 streams, flat out | ", "| CPU: request with a prompt of 128,000 | ",
 		"| memory idle | ", "| memory at 64 streams | ", "| memory after the churn, to its beginning | ", "| latency of first token, p50, at 64 | ",
 		"| latency of later tokens, p99, at 1 | ", "| start, from spawn to instance record | ", "| size of the program (Rust: its library) | ",
+		"| allocations a token: 64 streams, 20 ms | ", "| goroutines after the churn, to its beginning | ",
 	} {
 		if !strings.Contains(table.String(), title) {
 			t.Errorf("no row %q in\n%s", title, table.String())

@@ -52,6 +52,10 @@ func rows() []row {
 		row{title: "memory after the eighth, to that", metric: "burst8 rss", over: "burst1 rss", target: 1.05, own: true, format: plain},
 		row{title: "memory after the churn, to its beginning", metric: "churn2 rss", over: "churn1 rss", format: plain},
 		row{title: "threads after the churn", metric: "churn2 threads", format: "%.0f"},
+		row{title: "goroutines after the churn, to its beginning", metric: "churn2 goroutines", over: "churn1 goroutines", format: plain},
+		row{title: "allocations a token: 64 streams, 20 ms", metric: "paced64 mallocs", format: plain},
+		row{title: "allocations a token: 64 streams, flat out", metric: "flat64 mallocs", format: plain},
+		row{title: "allocations: short request, prompt of 128", metric: "short128 mallocs", format: "%.0f"},
 	)
 	for _, at := range []string{"1", "64", "256", "1000"} {
 		for _, which := range []string{"first", "later"} {

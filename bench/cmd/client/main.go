@@ -42,6 +42,7 @@ func run(ctx context.Context) (result load.Result, err error) {
 	folder := flag.String("discovery", "", "folder of the file discovery")
 	connections := flag.Int("connections", 4, "request connections")
 	flag.Var(watched, "watch", "name=pid of a process whose cost is read; may be repeated")
+	metrics := flag.String("metrics", "", "URL of the sidecar's metrics, whose allocations are counted; empty: they are not")
 	prompt := flag.Int("prompt", 128, "tokens of a prompt")
 	interval := flag.Duration("interval", 0, "between the tokens of a stream; 0: as fast as can be")
 	flag.IntVar(&hold.Streams, "hold", 0, "streams to hold; 0: short requests instead")
@@ -57,6 +58,7 @@ func run(ctx context.Context) (result load.Result, err error) {
 	runtime.GOMAXPROCS(2) // the loop and the rest
 	debug.SetGCPercent(400)
 	hold.Prompt, loop.Prompt = *prompt, *prompt
+	hold.Metrics, loop.Metrics = *metrics, *metrics
 	hold.Interval, loop.Interval = *interval, *interval
 
 	worker, err := load.FindWorker(*folder)

@@ -11,14 +11,15 @@ import (
 type Result struct {
 	Tally
 
-	Seconds  float64            `json:"seconds"`  // of the measured span
-	Tokens   int64              `json:"tokens"`   // that arrived in it
-	Requests int                `json:"requests"` // that ended in it (Loop)
-	CPU      map[string]float64 `json:"cpu"`      // used in it, in microseconds, by process
-	RSS      map[string]int64   `json:"rss"`      // in bytes, at its end, with the streams open (Hold)
-	Codec    string             `json:"codec"`    // of the bodies
-	First    Latency            `json:"first"`    // from the request to its first token
-	Later    Latency            `json:"later"`    // from the engine's stamp to here
+	Seconds  float64            `json:"seconds"`           // of the measured span
+	Tokens   int64              `json:"tokens"`            // that arrived in it
+	Requests int                `json:"requests"`          // that ended in it (Loop)
+	CPU      map[string]float64 `json:"cpu"`               // used in it, in microseconds, by process
+	RSS      map[string]int64   `json:"rss"`               // in bytes, at its end, with the streams open (Hold)
+	Codec    string             `json:"codec"`             // of the bodies
+	Mallocs  *float64           `json:"mallocs,omitempty"` // of a sidecar written in Go
+	First    Latency            `json:"first"`             // from the request to its first token
+	Later    Latency            `json:"later"`             // from the engine's stamp to here
 }
 
 // patience is how long nothing may happen before a run is given up.
@@ -44,6 +45,7 @@ type HoldConfig struct {
 	Warm     time.Duration // after the last stream has its first token
 	Window   time.Duration // that is measured
 	Probes   int           // requests that measure the first token, one after the other, after the window
+	Metrics  string        // URL of the sidecar's metrics; empty: allocations are not counted
 }
 
 // Hold keeps streams open: it opens them one by one, measures a window in which all run, and kills them.
@@ -73,6 +75,10 @@ func (c *Client) Hold(ctx context.Context, cfg HoldConfig, watched Watched) (res
 		return result, err
 	}
 
+	count := mallocs{url: cfg.Metrics}
+	if err = count.begin(ctx); err != nil {
+		return result, err
+	}
 	first, later := newHistogram(), newHistogram()
 	c.measure(nil, later)
 	cpu, err := watched.cpu()
@@ -89,6 +95,9 @@ func (c *Client) Hold(ctx context.Context, cfg HoldConfig, watched Watched) (res
 		return result, err
 	}
 	c.measure(nil, nil)
+	if result.Mallocs, err = count.end(ctx); err != nil {
+		return result, err
+	}
 	if result.RSS, err = watched.memory(); err != nil {
 		return result, err
 	}
@@ -148,10 +157,11 @@ func (c *Client) probe(ctx context.Context, cfg HoldConfig, first *histogram) er
 type LoopConfig struct {
 	Shape
 
-	Requests int // that are measured
-	Warm     int // sent before them
-	AtOnce   int // under way at a time
-	Killed   int // so many of ten are killed: in turn at the dial-back, after the first and after the second token
+	Requests int    // that are measured
+	Warm     int    // sent before them
+	AtOnce   int    // under way at a time
+	Killed   int    // so many of ten are killed: in turn at the dial-back, after the first and after the second token
+	Metrics  string // URL of the sidecar's metrics; empty: allocations are not counted
 }
 
 // Loop sends short requests and waits for the last.
@@ -164,6 +174,10 @@ func (c *Client) Loop(ctx context.Context, cfg LoopConfig, watched Watched) (res
 		if _, err = c.batch(ctx, t, cfg, cfg.Warm); err != nil {
 			return Result{Tally: c.Tally()}, err
 		}
+	}
+	count := mallocs{url: cfg.Metrics}
+	if err = count.begin(ctx); err != nil {
+		return result, err
 	}
 	first, later := newHistogram(), newHistogram()
 	c.measure(first, later)
@@ -179,6 +193,9 @@ func (c *Client) Loop(ctx context.Context, cfg LoopConfig, watched Watched) (res
 	}
 	result.Seconds = time.Since(begun).Seconds()
 	if result.CPU, err = watched.span(cpu); err != nil {
+		return result, err
+	}
+	if result.Mallocs, err = count.end(ctx); err != nil {
 		return result, err
 	}
 	result.Tokens, result.Requests = result.Tally.Tokens, cfg.Requests

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
@@ -46,6 +47,8 @@ func NewMetrics() *Metrics {
 	m.SetDiscoveryUp(true)
 	m.SetPlaneUp(true)
 	m.registry.MustRegister(m.process()...)
+	// go_ and process_, under the names that every Go program has.
+	m.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
 
