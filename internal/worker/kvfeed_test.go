@@ -405,6 +405,7 @@ func TestEventsAreCounted(t *testing.T) {
 	c.Batch(&kvevents.Batch{Events: []kvevents.Event{
 		{Kind: kvevents.Stored, Hashes: []uint64{1}, Tokens: []uint32{1, 2}, BlockSize: 2},
 		{Kind: kvevents.Stored, Hashes: []uint64{2}, Tokens: []uint32{1, 2}, BlockSize: 2, Medium: "a shelf"},
+		{Kind: kvevents.Stored, Hashes: []uint64{3}, Tokens: []uint32{1, 2, 3}, BlockSize: 3},
 		{Kind: kvevents.Removed, Hashes: []uint64{1}},
 	}})
 	c.Batch(&kvevents.Batch{Events: []kvevents.Event{{Kind: kvevents.Cleared}}})
@@ -412,9 +413,10 @@ func TestEventsAreCounted(t *testing.T) {
 	recorder := httptest.NewRecorder()
 	metrics.Handler().ServeHTTP(recorder, httptest.NewRequest(http.MethodGet, "/metrics", nil))
 	for _, want := range []string{
-		`event_type="stored",stage="received",worker_id="1"} 2`, `event_type="stored",stage="accepted",worker_id="1"} 1`,
+		`event_type="stored",stage="received",worker_id="1"} 3`, `event_type="stored",stage="accepted",worker_id="1"} 1`,
 		`event_type="removed",stage="accepted",worker_id="1"} 1`, `event_type="cleared",stage="received",worker_id="1"} 1`,
 		`kv_publisher_engines_dropped_events_total{dynamo_component="c",dynamo_namespace="n",worker_id="1"} 3`,
+		`remora_kv_engine_events_unusable_total{reason="medium"} 1`, `remora_kv_engine_events_unusable_total{reason="block_size"} 1`,
 	} {
 		if !strings.Contains(recorder.Body.String(), want) {
 			t.Errorf("%s is missing", want)

@@ -64,6 +64,21 @@ func (c *counted) Batch(b *kvevents.Batch) {
 	c.Relay.Batch(b)
 	after := c.Counts()
 	accepted := [3]uint64{after.Stored - c.before.Stored, after.Removed - c.before.Removed, after.Cleared - c.before.Cleared}
+	for _, left := range [...]struct {
+		why string
+		n   uint64
+	}{
+		{"block_size", after.OtherBlockSize - c.before.OtherBlockSize},
+		{"partial_block", after.Partial - c.before.Partial},
+		{"cache_group", after.OtherGroup - c.before.OtherGroup},
+		{"medium", after.OtherMedium - c.before.OtherMedium},
+		{"elsewhere", after.Elsewhere - c.before.Elsewhere},
+		{"rank", after.OtherRank - c.before.OtherRank},
+	} {
+		if left.n > 0 { // a reason shows with its first event
+			c.metrics.KVEventsUnusable(left.why, left.n)
+		}
+	}
 	c.before = after
 	for kind := range eventplane.Kind(len(received)) {
 		if received[kind] > 0 { // a kind shows with its first event

@@ -14,6 +14,7 @@ type counts struct {
 	// Per component.
 	kvEvents        *prometheus.CounterVec // event_type, stage
 	kvEventsDropped prometheus.Counter
+	kvUnusable      *prometheus.CounterVec // reason
 
 	// Per endpoint.
 	requests      prometheus.Counter
@@ -99,6 +100,9 @@ func newCounts(start time.Time) counts {
 		kvEvents: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: component + "kv_publisher_zmq_events_total", Help: "KV events from the engine, by kind and by how far they got.",
 		}, []string{"event_type", "stage"}),
+		kvUnusable: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "remora_kv_engine_events_unusable_total", Help: "KV events of the engine that say nothing routers can use, by why.",
+		}, []string{"reason"}),
 		kvEventsDropped: counter(component+"kv_publisher_engines_dropped_events_total", "KV events that the engine sent and that never arrived."),
 
 		requests:      counter(component+"requests_total", "Requests that were taken on."),
@@ -151,7 +155,7 @@ func (c *counts) process() []prometheus.Collector {
 		c.networkTransit, c.firstResponse, c.permitWait, c.engineRequests, c.queued, c.rejections, c.enqueueRejected,
 		c.queueDepth, c.queueCapacity, c.poolActive, c.poolCapacity,
 		c.terminals.vec, c.drains.vec, c.drainSeconds, c.aborts, c.handoffsRefused.vec, c.unstamped, c.releases.vec, c.orphans, c.engineUp,
-		c.discoveryUp, c.leasesLost, c.planeUp, c.planeReconnects,
+		c.kvUnusable, c.discoveryUp, c.leasesLost, c.planeUp, c.planeReconnects,
 	}
 }
 

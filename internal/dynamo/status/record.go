@@ -188,3 +188,8 @@ func (m *Metrics) KVEvents(kind, stage string) prometheus.Counter {
 
 // KVEventsDropped counts KV events that never arrived.
 func (m *Metrics) KVEventsDropped(n int) { m.kvEventsDropped.Add(float64(n)) }
+
+// KVEventsUnusable counts events of the engine that routers can't use, by one of few words.
+func (m *Metrics) KVEventsUnusable(reason string, n uint64) {
+	m.kvUnusable.WithLabelValues(reason).Add(float64(n))
+}
