@@ -17,9 +17,6 @@ func tuneRuntime(log *slog.Logger) (stop func()) {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(gcPercent)
 	}
-	if os.Getenv("GOMAXPROCS") != "" {
-		return func() {}
-	}
 	ctx, cancel := context.WithCancel(context.Background())
 	var governor sync.WaitGroup
 	governor.Go(func() { followLoad(ctx, log) })
@@ -58,11 +55,20 @@ func (p procs) next(used float64) int {
 	return p.now
 }
 
-// followLoad adapts GOMAXPROCS to the load until the context ends, from one core up to what the runtime chose itself, which
-// knows of CPU limits of containers.
+const (
+	// loadBusy is the part of a core above which a sidecar has work, loadIdle that below which it has none.
+	loadBusy, loadIdle = 0.1, 0.02
+)
+
+// followLoad follows the load until the context ends. It adapts GOMAXPROCS, from one core up to what the runtime chose itself,
+// which knows of CPU limits of containers; and when there is nothing more to do, it gives the memory that the work took back to
+// the system at once: the runtime by itself would keep most of it for minutes, and a little more after each rush.
 func followLoad(ctx context.Context, log *slog.Logger) {
-	p := procs{now: 1, most: runtime.GOMAXPROCS(1)}
-	defer runtime.GOMAXPROCS(p.most)
+	p, fixed, worked := procs{now: 1, most: runtime.GOMAXPROCS(0)}, os.Getenv("GOMAXPROCS") != "", false
+	if !fixed {
+		runtime.GOMAXPROCS(p.now)
+		defer runtime.GOMAXPROCS(p.most)
+	}
 	ticker := time.NewTicker(procsInterval)
 	defer ticker.Stop()
 	at, before := time.Now(), cpuTime()
@@ -75,7 +81,14 @@ func followLoad(ctx context.Context, log *slog.Logger) {
 		now, spent := time.Now(), cpuTime()
 		used := float64(spent-before) / float64(now.Sub(at))
 		at, before = now, spent
-		if n := p.next(used); n != p.now {
+		switch {
+		case used > loadBusy:
+			worked = true
+		case worked && used < loadIdle:
+			worked = false
+			debug.FreeOSMemory()
+		}
+		if n := p.next(used); n != p.now && !fixed {
 			log.Debug("cores for Go code changed", "from", p.now, "to", n, "used", used)
 			p.now = n
 			runtime.GOMAXPROCS(n)
