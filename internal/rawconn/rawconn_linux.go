@@ -96,9 +96,16 @@ func (c *conn) Read(p []byte) (int, error) {
 	return c.in.n, nil
 }
 
-func (c *conn) Write(p []byte) (int, error) {
+func (c *conn) Write(p []byte) (int, error) { return c.write(p, false) }
+
+// TryWrite writes what goes without waiting: fewer bytes than it was given, and no error, when the rest would have to wait.
+func (c *conn) TryWrite(p []byte) (int, error) { return c.write(p, true) }
+
+// write stops, if once is set, where the rest would have to wait.
+func (c *conn) write(p []byte, once bool) (int, error) {
 	c.writing.Lock()
 	defer c.writing.Unlock()
+	c.out.once = once
 	written := 0
 	for written < len(p) {
 		c.out.buf = p[written:]
@@ -107,27 +114,7 @@ func (c *conn) Write(p []byte) (int, error) {
 		switch {
 		case err != nil:
 			return written, err
-		case c.out.errno != 0:
-			return written, c.failed("write", c.out.errno)
-		}
-		written += c.out.n
-	}
-	return written, nil
-}
-
-// TryWrite writes what goes without waiting: fewer bytes than it was given, and no error, when the rest would have to wait.
-func (c *conn) TryWrite(p []byte) (int, error) {
-	c.writing.Lock()
-	defer c.writing.Unlock()
-	written := 0
-	for written < len(p) {
-		c.out.buf, c.out.once = p[written:], true
-		err := c.raw.Write(c.out.do)
-		c.out.buf, c.out.once = nil, false
-		switch {
-		case err != nil:
-			return written, err
-		case c.out.errno == syscall.EAGAIN:
+		case c.out.errno == syscall.EAGAIN: // with once alone
 			return written, nil
 		case c.out.errno != 0:
 			return written, c.failed("write", c.out.errno)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"remora/internal/rawconn"
+	"remora/internal/sleep"
 )
 
 // ServerConfig configures a Server. Zero values mean the defaults.
@@ -164,10 +165,7 @@ func acceptPatiently(ctx context.Context, l net.Listener, log *slog.Logger) (net
 			return nil, err
 		}
 		log.Warn("accept failed, trying again", "error", err, "delay", delay)
-		select {
-		case <-time.After(delay):
-		case <-ctx.Done():
-		}
+		sleep.For(ctx, delay)
 		delay = min(2*delay, time.Second)
 	}
 }
