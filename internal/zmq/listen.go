@@ -9,6 +9,8 @@ import (
 	"os"
 	"sync"
 	"time"
+
+	"remora/internal/sleep"
 )
 
 // acceptor owns a listener, the goroutine that accepts and one goroutine a peer.
@@ -63,10 +65,8 @@ func accept(listener net.Listener, own socketType, limits Limits, peers int, ser
 			case ctx.Err() != nil || errors.Is(err, net.ErrClosed):
 				return
 			default: // out of file descriptors, or a peer that left while it queued
-				select {
-				case <-ctx.Done():
+				if !sleep.For(ctx, 50*time.Millisecond) {
 					return
-				case <-time.After(50 * time.Millisecond):
 				}
 			}
 		}
