@@ -47,9 +47,10 @@ var arrows = map[string][]string{
 	},
 	"internal/dynamo/eventplane": {"internal/dynamo/protocol", "internal/dynamo/eventplane"}, // itself: what its tests play routers with
 	"internal/kvrelay":           {"internal/kvevents", "internal/dynamo/eventplane"},
+	"internal/routing":           {"internal/dynamo", "internal/kvevents", "internal/kvrelay", "internal/zmq"},
 	"internal/worker": {
 		"internal/worker", "internal/handoff", "internal/translate", "internal/vllm", "internal/dynamo",
-		"internal/kvevents", "internal/kvrelay", "internal/zmq", "proto",
+		"internal/kvevents", "internal/routing", "proto",
 	},
 	"internal/sim": {"internal/sim", "internal/tinymodel", "internal/zmq", "proto"},
 	// A Dynamo client like any other: it meets workers on the wire alone.

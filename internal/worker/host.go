@@ -2,6 +2,7 @@ package worker
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -24,13 +25,19 @@ func (w *worker) host() string {
 	return w.cfg.Host
 }
 
-func (w *worker) listen() (net.Listener, error) {
-	address := net.JoinHostPort(w.host(), strconv.Itoa(int(w.cfg.Port)))
-	listener, err := w.cfg.Listen("tcp", address)
+// listenAnywhere opens a listener on any port, and tells where it is reached.
+func (w *worker) listenAnywhere() (net.Listener, string, error) { return w.listenAt(0) }
+
+func (w *worker) listenAt(port uint16) (net.Listener, string, error) {
+	listener, err := w.cfg.Listen("tcp", net.JoinHostPort(w.host(), strconv.Itoa(int(port))))
 	if err != nil {
-		return nil, fmt.Errorf("the request plane can't listen on %s (see DYN_TCP_RPC_HOST and DYN_TCP_RPC_PORT): %w", address, err)
+		return nil, "", err
 	}
-	return listener, nil
+	at, err := w.advertised(listener.Addr().String())
+	if err != nil {
+		return nil, "", errors.Join(err, listener.Close())
+	}
+	return listener, at, nil
 }
 
 // publicHost is where other hosts reach this one.
@@ -42,12 +49,12 @@ func (w *worker) publicHost() string {
 	return host
 }
 
-// advertised is the request plane's address for the instance record. Frontends take literal addresses only, so a host that was
+// advertised is a listener's address for the records. Frontends take literal addresses only, so a host that was
 // given as a name shows as the address that was bound.
 func (w *worker) advertised(bound string) (string, error) {
 	addr, err := netip.ParseAddrPort(bound)
 	if err != nil {
-		return "", fmt.Errorf("address of the request plane: %w", err)
+		return "", fmt.Errorf("address of a listener: %w", err)
 	}
 	if addr.Addr().IsUnspecified() {
 		return net.JoinHostPort(w.publicHost(), strconv.Itoa(int(addr.Port()))), nil

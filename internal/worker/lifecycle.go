@@ -19,6 +19,7 @@ import (
 	"remora/internal/dynamo/requestplane"
 	"remora/internal/dynamo/status"
 	"remora/internal/handoff"
+	"remora/internal/routing"
 	"remora/internal/translate"
 	"remora/internal/vllm"
 )
@@ -63,9 +64,7 @@ type worker struct {
 	system    *status.Server  // nil: off; set once
 	service   *service        // set by start
 	published published       // of the start, then of the supervision
-	feeds     *feeds          // of the start, then of the supervision
-
-	withdrawBy time.Time // of the end; see withdrawAll
+	feeds     *routing.Feeds  // of the start, then of the supervision, then of the end; nil: nothing is told
 }
 
 // run is start-up, service and clean-up. Whatever was made is unmade in the opposite order, however far the start came.
@@ -124,11 +123,10 @@ func (w *worker) run(stop, cut context.Context) (err error) {
 		return fmt.Errorf("request plane: %w", err)
 	}
 
-	endRouting, err := w.openRouting(stop, plane, engine, found, card)
-	defer endRouting()
-	if err != nil {
+	if err := w.openRouting(stop, plane, engine, found, card); err != nil {
 		return stoppedOr(stop, err)
 	}
+	defer w.closeRouting()
 	if err := w.register(stop, card, transport); err != nil {
 		return err
 	}

@@ -2,6 +2,9 @@ package worker
 
 import (
 	"context"
+	"fmt"
+	"net"
+	"strconv"
 
 	"golang.org/x/sync/errgroup"
 
@@ -22,14 +25,10 @@ func (w *worker) openPlane(stop context.Context, group *errgroup.Group) (Plane, 
 	if w.cfg.OpenPlane != nil {
 		return w.cfg.OpenPlane(stop)
 	}
-	listener, err := w.listen()
+	listener, hostPort, err := w.listenAt(w.cfg.Port)
 	if err != nil {
-		return nil, err
-	}
-	hostPort, err := w.advertised(listener.Addr().String())
-	if err != nil {
-		_ = listener.Close() // nobody has connected
-		return nil, err
+		at := net.JoinHostPort(w.host(), strconv.Itoa(int(w.cfg.Port)))
+		return nil, fmt.Errorf("the request plane can't listen on %s (see DYN_TCP_RPC_HOST and DYN_TCP_RPC_PORT): %w", at, err)
 	}
 	server := requestplane.NewServer(requestplane.ServerConfig{Logger: w.log, MaxMessage: w.cfg.MaxMessage})
 	group.Go(func() error { return server.Serve(listener) })

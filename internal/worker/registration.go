@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
-	"time"
 
 	"remora/internal/dynamo/discovery"
 	"remora/internal/dynamo/modelcard"
@@ -59,38 +57,6 @@ func (w *worker) register(stop context.Context, card modelcard.Card, transport d
 		return stoppedOr(stop, err)
 	}
 	return stoppedOr(stop, w.publish(stop))
-}
-
-// record is one that the worker has in discovery besides its card and its instance.
-type record struct {
-	bucket discovery.Bucket
-	key    string
-	value  []byte
-}
-
-// publishAll writes records in their order.
-func (w *worker) publishAll(ctx context.Context, records []record) error {
-	for _, r := range records {
-		if err := w.store.Create(ctx, r.bucket, r.key, r.value); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// withdrawAll removes records at the end, the last first. All its calls together take no longer than cleanupTimeout from the
-// first one on: a store that does not answer must not keep a worker with many ranks from ending.
-func (w *worker) withdrawAll(records []record) {
-	if w.withdrawBy.IsZero() {
-		w.withdrawBy = time.Now().Add(cleanupTimeout)
-	}
-	ctx, end := context.WithDeadline(context.Background(), w.withdrawBy)
-	defer end()
-	for _, r := range slices.Backward(records) {
-		if err := w.store.Delete(ctx, r.bucket, r.key); err != nil {
-			w.log.Error("a record can't be removed now", "bucket", r.bucket, "key", r.key, "error", err)
-		}
-	}
 }
 
 // instance is the record of one of the worker's endpoints.

@@ -8,6 +8,7 @@ import (
 	"remora/internal/dynamo/protocol"
 	"remora/internal/dynamo/requestplane"
 	"remora/internal/handoff"
+	"remora/internal/routing"
 	"remora/internal/translate"
 	"remora/internal/vllm"
 )
@@ -42,9 +43,6 @@ type request struct {
 	spare   []byte // guarded by writing
 	yield   func() // what a sink call does before it waits; set once
 
-	// promptBlocks are names of the prompt's blocks, made of prompt when first needed; the load's goroutine's.
-	promptBlocks []uint64
-
 	mu         sync.Mutex
 	machine    handoff.Machine              // guarded by mu
 	client     *requestplane.ResponseStream // guarded by mu; nil until the dial-back has succeeded
@@ -56,7 +54,7 @@ type request struct {
 	over       bool                         // guarded by mu; the sentinel is in pending or was written
 	terminal   handoff.Terminal             // set once, before decided is closed
 	stream     vllm.Stream                  // guarded by mu; nil until submitted
-	prompt     prompt                       // guarded by mu; set when submitted, until the load has named its blocks
+	prompt     routing.Prompt               // set once, when submitted; then the count of the load owns it
 	deadline   *time.Timer                  // guarded by mu; the drain's
 	patience   *time.Timer                  // guarded by mu; of an abort or a shutdown
 	decidedAt  time.Time                    // guarded by mu; when a drain began

@@ -1,43 +1,13 @@
-package worker
+package routing
 
 import (
-	"context"
 	"math"
 
 	"remora/internal/dynamo/eventplane"
 	"remora/internal/dynamo/status"
 	"remora/internal/kvevents"
 	"remora/internal/kvrelay"
-	"remora/internal/vllm"
 )
-
-// sources asks the engine where it publishes its KV events: nowhere, or at one socket for each local rank.
-func (w *worker) sources(ctx context.Context, engine *vllm.Client, found vllm.Discovery) ([]kvevents.Source, error) {
-	ctx, end := context.WithTimeout(ctx, w.cfg.StartupDeadline)
-	defer end()
-	told, notes, err := engine.KVSources(ctx, found.Ranks)
-	if vllm.KindOfError(err) == vllm.Unimplemented { // engines before 0.28 may not know the call
-		w.log.Warn("the engine can't tell where it publishes KV events; routers will not know what it has in its cache", "error", err)
-		return nil, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	for _, note := range notes {
-		w.log.Warn(note)
-	}
-	out := make([]kvevents.Source, 0, len(told))
-	for _, s := range told {
-		out = append(out, kvevents.Source(s))
-	}
-	return out, nil
-}
-
-// relay brings the engine's events of one rank to its publisher.
-func (w *worker) relay(source kvevents.Source, p *eventplane.Publisher) *kvevents.Reader {
-	relay := kvrelay.New(kvrelay.Config{Rank: source.Rank, BlockSize: w.service.translate.BlockSize, Log: w.log}, p)
-	return kvevents.NewReader(source, &counted{Relay: relay, metrics: w.metrics}, w.log)
-}
 
 // counted is a relay that is counted under the names of the Rust sidecar: the engine's events as they come, and those that
 // concern routers.
