@@ -8,6 +8,7 @@ import (
 
 	"remora/internal/dynamo/protocol"
 	"remora/internal/vllm/vllmtest"
+	"remora/interop/harness"
 )
 
 var full = flag.Bool("full", false, "every case in all of its roles and both encodings, and the groups that start sidecars for each case")
@@ -36,7 +37,10 @@ func TestMain(m *testing.M) {
 	if err := flag.Set("test.parallel", "16"); err != nil {
 		panic(err)
 	}
-	code := m.Run()
+	harness.Main(func() int { return sum(m.Run()) })
+}
+
+func sum(code int) int {
 	fmt.Fprintf(os.Stdout, "== differential: %d equal, %d better by design, %d different\n", counted.equal, counted.listed, counted.different)
 	if run := flag.Lookup("test.run").Value.String(); code == 0 && *full && (run == "" || run == ".") {
 		for _, d := range differences {
@@ -46,7 +50,7 @@ func TestMain(m *testing.M) {
 			}
 		}
 	}
-	os.Exit(code)
+	return code
 }
 
 // TestRequests runs every case that needs no sidecar of its own.

@@ -12,6 +12,8 @@ import (
 	"remora/interop/harness"
 )
 
+func TestMain(m *testing.M) { harness.Main(m.Run) }
+
 // text is long enough for many blocks; prompts are its beginnings.
 var text = strings.Repeat("The first people who came down the river had no word for it, and when they were asked what they had seen "+
 	"they said that it was water which had been told to wait. ", 8)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -89,27 +88,6 @@ func (e *smallEngine) client(t *testing.T) *calibration.Engine {
 	return &calibration.Engine{Conn: conn, URL: e.URL, HTTP: &http.Client{Timeout: 10 * time.Second}}
 }
 
-// tree returns the engine's processes, its front end first.
-func (e *smallEngine) tree(t *testing.T) []process {
-	t.Helper()
-	all := processes(t)
-	i := slices.IndexFunc(all, func(p process) bool {
-		return slices.Contains(p.argv, "--grpc-port") && slices.Contains(p.argv, strconv.Itoa(e.grpc))
-	})
-	if i < 0 {
-		t.Fatalf("%s does not run", e.name)
-	}
-	tree := []process{all[i]}
-	for n := 0; n < len(tree); n++ {
-		for _, p := range all {
-			if p.parent == tree[n].pid {
-				tree = append(tree, p)
-			}
-		}
-	}
-	return tree
-}
-
 // stall stops the process that holds the engine's blocks, or lets it go on.
 func (e *smallEngine) stall(t *testing.T, on bool) error {
 	t.Helper()
@@ -117,53 +95,18 @@ func (e *smallEngine) stall(t *testing.T, on bool) error {
 	if on {
 		sig = syscall.SIGSTOP
 	}
-	for _, p := range e.tree(t) {
-		if strings.HasPrefix(p.argv[0], "VLLM::Worker") {
-			return syscall.Kill(p.pid, sig)
-		}
-	}
-	t.Fatalf("%s has no worker process: %v", e.name, e.tree(t))
-	return nil
+	return syscall.Kill(e.part(t, "VLLM::Worker").PID, sig)
 }
 
-// kill ends all of the engine at once. Its parts are in process groups of their own.
-func (e *smallEngine) kill(t *testing.T) {
+// part is the engine's process of a kind: VLLM::EngineCore, or VLLM::Worker, which holds the blocks.
+func (e *smallEngine) part(t *testing.T, kind string) harness.Entry {
 	t.Helper()
-	for _, p := range e.tree(t) {
-		_ = syscall.Kill(p.pid, syscall.SIGKILL)
+	all := e.Session()
+	i := slices.IndexFunc(all, func(r harness.Entry) bool { return strings.HasPrefix(r.Argv[0], kind) })
+	if i < 0 {
+		t.Fatalf("%s has no process %s: %v", e.name, kind, all)
 	}
-	e.Stop(harness.AtOnce)
-}
-
-type process struct {
-	pid, parent int
-	argv        []string
-}
-
-// processes lists what runs on the machine.
-func processes(t *testing.T) []process {
-	t.Helper()
-	dirs, err := filepath.Glob("/proc/[0-9]*")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var all []process
-	for _, dir := range dirs {
-		argv, errArgv := os.ReadFile(filepath.Join(dir, "cmdline"))
-		stat, errStat := os.ReadFile(filepath.Join(dir, "stat"))
-		if errArgv != nil || errStat != nil || len(argv) == 0 {
-			continue // ended, or a thread of the kernel
-		}
-		_, rest, _ := strings.Cut(string(stat), ") ") // state, parent, ...
-		fields := strings.Fields(rest)
-		pid, errPid := strconv.Atoi(filepath.Base(dir))
-		parent, errParent := strconv.Atoi(fields[1])
-		if errPid != nil || errParent != nil {
-			t.Fatalf("%s: %v %v", dir, errPid, errParent)
-		}
-		all = append(all, process{pid, parent, strings.Split(strings.TrimRight(string(argv), "\x00"), "\x00")})
-	}
-	return all
+	return all[i]
 }
 
 // startSmallPair starts two such engines on one model and waits until both serve.
@@ -194,7 +137,7 @@ func calibrate(t *testing.T, p, d *smallEngine) {
 		P: p.client(t), D: d.client(t),
 		Stall: func(_ context.Context, on bool) error { return p.stall(t, on) },
 		KillP: func(context.Context) error {
-			p.kill(t)
+			p.Stop(harness.AtOnce)
 			return nil
 		},
 		RestartP: func(context.Context) (*calibration.Engine, error) {

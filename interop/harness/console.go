@@ -20,9 +20,16 @@ type Console struct {
 // errFatal is what Fatalf panics with and Run recovers.
 var errFatal = errors.New("fatal")
 
-// Run calls body with a console that writes to out, then the cleanups, last first, and reports whether all went well.
+// Run calls body with a console that writes to out, then the cleanups, last first, and reports whether all went well. What is
+// temporary lies in a folder that goes at the end.
 func Run(ctx context.Context, out io.Writer, body func(t *Console)) (ok bool) {
 	c := &Console{out: out, ctx: ctx}
+	remove, err := ownTemp()
+	if err != nil {
+		c.Errorf("%v", err)
+		return false
+	}
+	defer remove()
 	defer func() {
 		for _, f := range slices.Backward(c.cleanups) {
 			f()

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -12,6 +14,8 @@ import (
 	"testing"
 	"time"
 )
+
+func TestMain(m *testing.M) { Main(m.Run) }
 
 func TestMetricsAddUpLabels(t *testing.T) {
 	got := parseMetrics("# HELP a x\n# TYPE a gauge\na{x=\"1 2\"} 1.5\na{x=\"3\"} 2\nb 0\nc 1e3\n\nbroken\n")
@@ -22,6 +26,13 @@ func TestMetricsAddUpLabels(t *testing.T) {
 	}
 	if len(got) != 3 {
 		t.Errorf("samples %v", got)
+	}
+}
+
+func TestCountsByLabel(t *testing.T) {
+	got := counts("a{x=\"1\",y=\"b c\"} 2\na{y=\"b c\"} 3\na{x=\"1\"} 5\nab{y=\"d\"} 7\na{y=\"e\"} 0\n", "a", "y")
+	if want := map[string]float64{"b c": 5, "e": 0}; !maps.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
 	}
 }
 
@@ -67,20 +78,55 @@ func TestConsoleInterrupted(t *testing.T) {
 	}
 }
 
-// TestStopEndsChildren starts a shell whose child ignores SIGTERM: the whole group is gone after Stop.
+// child is a shell script whose child ignores SIGTERM and is in a process group of its own, as a real engine's are.
+const child = `set -m; trap "" TERM; sleep 600 & echo "child $!"; wait`
+
+// TestStopEndsChildren: all that a program has started is gone after Stop.
 func TestStopEndsChildren(t *testing.T) {
-	p := Start(t, "shell", nil, AtOnce, "/bin/sh", "-c", `trap "" TERM; sleep 600 & echo child $!; wait`)
+	p := Start(t, "shell", nil, AtOnce, "bash", "-c", child)
 	p.WaitLog(t, "child", 10*time.Second)
-	p.Stop(AtOnce)
-	if !p.Exited() {
-		t.Error("Stop returned before the end")
+	if n := len(p.Session()); n != 2 {
+		t.Errorf("%d processes, want the shell and its child", n)
 	}
-	Poll(t, "the group to be gone", 10*time.Second, func() error {
-		if err := syscall.Kill(-p.cmd.Process.Pid, 0); !errors.Is(err, syscall.ESRCH) {
-			return errNotYet // killed, and waiting to be reaped
-		}
-		return nil
-	})
+	p.Stop(AtOnce)
+	if left := p.Session(); !p.Exited() || len(left) > 0 {
+		t.Errorf("Stop returned before the end of %v", left)
+	}
+}
+
+// interrupted tells a copy of this test binary that it is the one to be interrupted.
+const interrupted = "REMORA_INTERRUPTED"
+
+// TestInterrupt tells a test binary to end in mid-test: nothing that it started runs on, and its temporary folder is gone.
+func TestInterrupt(t *testing.T) {
+	if os.Getenv(interrupted) != "" {
+		p := Start(t, "shell", nil, AtOnce, "bash", "-c", child)
+		p.WaitLog(t, "child", 10*time.Second)
+		fmt.Fprintln(os.Stdout, "session", p.cmd.Process.Pid, os.Getenv("TMPDIR"))
+		<-p.Done()
+		<-make(chan struct{}) // the test does not get to its end by itself
+	}
+	own := Start(t, "tests", []string{interrupted + "=1"}, AtOnce, os.Args[0], "-test.run=^TestInterrupt$")
+	own.WaitLog(t, "session ", 10*time.Second)
+	var leader int
+	var folder string
+	_, told, _ := strings.Cut(own.Log(), "session ")
+	if _, err := fmt.Sscan(told, &leader, &folder); err != nil {
+		t.Fatalf("%v: %s", err, own.Log())
+	}
+	if _, err := os.Stat(folder); err != nil {
+		t.Error(err)
+	}
+	own.Signal(syscall.SIGINT)
+	if code := own.WaitExit(t, 10*time.Second); code != 130 {
+		t.Errorf("exit status %d", code)
+	}
+	if left := session(leader); len(left) > 0 {
+		t.Errorf("still there: %v", left)
+	}
+	if _, err := os.Stat(folder); !os.IsNotExist(err) {
+		t.Errorf("%s is still there: %v", folder, err)
+	}
 }
 
 func TestExitStatusAndEnvironment(t *testing.T) {

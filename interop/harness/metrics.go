@@ -19,6 +19,32 @@ func (c *Client) Metrics(t T) Metrics {
 	return parseMetrics(text)
 }
 
+// Counts scrapes the samples of one metric, by the value of a label.
+func (c *Client) Counts(t T, name, label string) map[string]float64 {
+	t.Helper()
+	text, err := c.Get(t.Context(), "/metrics")
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	return counts(text, name, label)
+}
+
+func counts(text, name, label string) map[string]float64 {
+	all := map[string]float64{}
+	for line := range strings.Lines(text) {
+		if !strings.HasPrefix(line, name+"{") {
+			continue
+		}
+		_, rest, ok := strings.Cut(line, label+`="`)
+		if !ok {
+			continue
+		}
+		value, _, _ := strings.Cut(rest, `"`)
+		all[value] += parseMetrics(line)[name]
+	}
+	return all
+}
+
 // RankMetrics scrapes /metrics for the samples of one data-parallel rank.
 func (c *Client) RankMetrics(t T, rank uint32) Metrics {
 	t.Helper()

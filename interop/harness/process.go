@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 )
@@ -23,10 +24,11 @@ type Process struct {
 	log    string        // set once: path of stdout and stderr
 	done   chan struct{} // closed by the waiting goroutine when the program has ended
 	status error         // written before done is closed: what Wait said
+	stop   sync.Once
 }
 
-// Start runs argv with exactly env (plus PATH and HOME, see baseEnv) and ends it when the test does, in the given
-// way first, with SIGKILL to the whole group in any case.
+// Start runs argv with exactly env (plus PATH, HOME and so on, see baseEnv) in a session of its own and ends it when the test
+// does, in the given way first, with SIGKILL to the whole session in any case.
 func Start(t T, name string, env []string, end Ending, argv ...string) *Process {
 	t.Helper()
 	dir := t.TempDir()
@@ -42,8 +44,8 @@ func Start(t T, name string, env []string, end Ending, argv ...string) *Process 
 	p.cmd.Env = append(baseEnv(dir), env...)
 	p.cmd.Stdout, p.cmd.Stderr = log, log
 	// Pdeathsig covers a test binary that dies without cleanups, as on its time limit.
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	if err := p.cmd.Start(); err != nil {
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL}
+	if err := enlist(p); err != nil {
 		t.Fatalf("%s: start: %v", name, err)
 	}
 	go func() {
@@ -55,6 +57,7 @@ func Start(t T, name string, env []string, end Ending, argv ...string) *Process 
 			t.Logf("%s, end of its log:\n%s", name, p.LogTail(tailLines))
 		}
 		p.Stop(end)
+		delist(p)
 	})
 	return p
 }
@@ -72,7 +75,8 @@ const (
 // Grace is how long a program may take to end.
 const Grace = 15 * time.Second
 
-// baseEnv is what every program gets: nothing of the caller's DYN_* or VLLM_* leaks in, and home is the test's own.
+// baseEnv is what every program gets: nothing of the caller's DYN_* or VLLM_* leaks in, and home is the test's own. The folder
+// for what is temporary is the one that Main or Run made, and as short: it is part of the paths of sockets.
 func baseEnv(home string) []string {
 	env := []string{"HOME=" + home, "NO_COLOR=1", "DYN_SDK_DISABLE_ANSI_LOGGING=1", "HF_HUB_OFFLINE=1", "PYTHONUNBUFFERED=1"}
 	for _, name := range []string{"PATH", "LANG", "TMPDIR"} {
@@ -96,7 +100,8 @@ func (p *Process) Freeze() { p.signalGroup(syscall.SIGSTOP) }
 // Thaw ends a Freeze.
 func (p *Process) Thaw() { p.signalGroup(syscall.SIGCONT) }
 
-// signalGroup reaches children too. The group exists until the program was waited for and its children are gone.
+// signalGroup reaches children too, but for those in groups of their own. The group exists until the program was waited for
+// and its children are gone.
 func (p *Process) signalGroup(sig syscall.Signal) { _ = syscall.Kill(-p.cmd.Process.Pid, sig) }
 
 // Exited reports whether the program has ended.
@@ -112,17 +117,21 @@ func (p *Process) Exited() bool {
 // Done is closed when the program has ended.
 func (p *Process) Done() <-chan struct{} { return p.done }
 
-// Stop ends the program and everything that it started, and waits for it. It may be called more than once.
+// Stop ends the program and everything that it started, and waits for all of it. It may be called more than once, and does
+// its work the first time: afterwards the numbers may be somebody else's.
 func (p *Process) Stop(end Ending) {
-	if end == Politely {
-		p.Signal(syscall.SIGTERM)
-		select {
-		case <-p.done:
-		case <-time.After(Grace):
+	p.stop.Do(func() {
+		if end == Politely {
+			p.Signal(syscall.SIGTERM)
+			select {
+			case <-p.done:
+			case <-time.After(Grace):
+			}
 		}
-	}
-	p.signalGroup(syscall.SIGKILL)
-	<-p.done
+		p.signalGroup(syscall.SIGKILL)
+		<-p.done
+		p.killSession()
+	})
 }
 
 // WaitExit waits for the program to end by itself and returns its exit code, -1 when a signal ended it.

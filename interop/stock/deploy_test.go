@@ -10,6 +10,8 @@ import (
 	"remora/interop/harness"
 )
 
+func TestMain(m *testing.M) { harness.Main(m.Run) }
+
 const model = harness.SimModel
 
 // story is long enough for many blocks; prompts are its beginnings.
