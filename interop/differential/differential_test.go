@@ -75,7 +75,7 @@ func TestMedia(t *testing.T) {
 		t.Run(string(letters[letter]), func(t *testing.T) {
 			var env []string
 			if letter == 'a' {
-				env = []string{"REMORA_ENGINE_TRANSPORT=h2"}
+				env = []string{"REMORA_ENGINE_TRANSPORT=grpc"}
 			}
 			p := newPair(t, letters[letter], func(b *vllmtest.Behaviour) { b.Model.SupportsMultimodal = true }, env)
 			for _, g := range mediaGroups {
