@@ -6,8 +6,12 @@ import (
 
 	"remora/cmd/remora/internal/logging"
 	"remora/internal/dynamo/discovery"
+	"remora/internal/dynamo/discovery/etcd"
+	"remora/internal/dynamo/modelcard"
 	"remora/internal/dynamo/protocol"
+	"remora/internal/dynamo/requestplane/natsplane"
 	"remora/internal/handoff"
+	"remora/internal/translate"
 	"remora/internal/vllm"
 )
 
@@ -32,10 +36,10 @@ type sidecarConfig struct {
 
 // cardConfig is what the model card says beyond the engine's own answers.
 type cardConfig struct {
-	Chat, Completions          bool   // the endpoint types; at least one. A prefill worker's card does not say them
-	ChatTemplate               string // path of a Jinja template; empty: the model's own
-	ToolCallParser             string // name of the frontend's parser; empty: none
-	ReasoningParser            string // likewise
+	EndpointTypes              modelcard.EndpointTypes // at least one. A prefill worker's card does not say them
+	ChatTemplate               string                  // path of a Jinja template; empty: the model's own
+	ToolCallParser             string                  // name of the frontend's parser; empty: none
+	ReasoningParser            string                  // likewise
 	ExcludeToolsWhenChoiceNone bool
 }
 
@@ -60,35 +64,15 @@ const (
 
 type discoveryConfig struct {
 	Backend  discoveryBackend
-	FileRoot string     // the folder of discoverFile
-	Etcd     etcdConfig // of discoverEtcd
-}
-
-// etcdConfig is where etcd is and how to get in. Empty texts mean: not used.
-type etcdConfig struct {
-	Endpoints                 []string // at least one
-	TTL                       time.Duration
-	StartTimeout              time.Duration
-	Username, Password        string
-	CAFile, CertFile, KeyFile string
-}
-
-// natsConfig is where the NATS server is and how to get in. Empty texts mean: not used.
-type natsConfig struct {
-	Servers                   []string // at least one
-	StartTimeout              time.Duration
-	Username, Password        string
-	Token, NKeySeed           string
-	CredentialsFile           string
-	CAFile, CertFile, KeyFile string
-	Insecure                  bool
+	FileRoot string      // the folder of discoverFile
+	Etcd     etcd.Config // of discoverEtcd; its lease is known when the worker is
 }
 
 // requestPlaneConfig is how requests arrive.
 type requestPlaneConfig struct {
-	NATS           *natsConfig // nil: over TCP
-	Host           netip.Addr  // bound and advertised; invalid: the host's own address
-	Port           uint16      // 0: any
+	NATS           *natsplane.Config // nil: over TCP
+	Host           netip.Addr        // bound and advertised; invalid: the host's own address
+	Port           uint16            // 0: any
 	Codec          protocol.Codec
 	MaxMessageSize int // bytes of a whole request frame
 	WorkerPool     int // requests that run at once, whatever the engine's limit
@@ -115,17 +99,9 @@ type shutdownConfig struct {
 	Runtime      time.Duration // of the handlers that are left after that
 }
 
-// handoffCheck is how closely a decode worker looks at hand-off parameters.
-type handoffCheck uint8
-
-const (
-	checkStrict handoffCheck = iota // keys, kinds and the number of blocks
-	checkShape                      // keys and kinds
-	checkOff
-)
-
+// handoffConfig is how hand-offs are looked at and let go of.
 type handoffConfig struct {
-	Check         handoffCheck
+	Check         translate.HandoffCheck
 	DrainDeadline time.Duration // of a cancelled decode, counted from the cancel
 	Policy        handoff.Policy
 	Lease         time.Duration // how long the prefill engine keeps blocks that nobody asks for

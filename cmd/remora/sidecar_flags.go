@@ -8,6 +8,7 @@ import (
 	"remora/cmd/remora/internal/flags"
 	"remora/internal/dynamo/protocol"
 	"remora/internal/handoff"
+	"remora/internal/translate"
 	"remora/internal/vllm"
 )
 
@@ -28,7 +29,7 @@ type sidecarFlags struct {
 	startupSecs               uint64
 	rlWorldSize               uint32
 	drainDeadline             time.Duration
-	handoffCheck              handoffCheck
+	handoffCheck              translate.HandoffCheck
 	cancelPolicy              handoff.Policy
 	lease                     time.Duration
 	releaseDeclined           bool
@@ -141,9 +142,9 @@ func (s *sidecarFlags) ownFlags() []flags.Flag {
 		{Name: "drain-deadline", Env: "REMORA_DRAIN_DEADLINE", Default: "30", Value: seconds(&s.drainDeadline, time.Millisecond),
 			Help: "How long a decode request goes on after its client left, so that the engine can take over the prefill worker's KV cache and release it, in seconds from the cancel."},
 		{Name: "handoff-check", Env: "REMORA_HANDOFF_CHECK", Default: "strict", Help: "How closely hand-off parameters are looked at before a decode request reaches the engine.", Value: flags.OneOf(&s.handoffCheck,
-			flags.Choice[handoffCheck]{Word: "strict", Value: checkStrict, Help: "keys and kinds, and as many blocks as the prompt needs"},
-			flags.Choice[handoffCheck]{Word: "shape", Value: checkShape, Help: "keys and kinds only"},
-			flags.Choice[handoffCheck]{Word: "off", Value: checkOff, Help: "not at all"})},
+			flags.Choice[translate.HandoffCheck]{Word: "strict", Value: translate.HandoffStrict, Help: "keys and kinds, and as many blocks as the prompt needs"},
+			flags.Choice[translate.HandoffCheck]{Word: "shape", Value: translate.HandoffShape, Help: "keys and kinds only"},
+			flags.Choice[translate.HandoffCheck]{Word: "off", Value: translate.HandoffOff, Help: "not at all"})},
 		{Name: "cancel-policy", Env: "REMORA_CANCEL_POLICY", Default: "drain", Help: "How a decode request whose client left lets go of the prefill worker's KV cache.", Value: flags.OneOf(&s.cancelPolicy,
 			flags.Choice[handoff.Policy]{Word: "drain", Value: handoff.Drain, Help: "go on until the engine has taken it over"},
 			flags.Choice[handoff.Policy]{Word: "release", Value: handoff.Release, Help: "abort as soon as the engine knows the request, which frees it even where the queue is long; needs vLLM 0.32 or later"})},

@@ -8,7 +8,9 @@ import (
 
 	"remora/cmd/remora/internal/flags"
 	"remora/internal/dynamo/discovery"
+	"remora/internal/dynamo/modelcard"
 	"remora/internal/dynamo/protocol"
+	"remora/internal/dynamo/requestplane/natsplane"
 )
 
 // parseSidecar reads and judges all that a sidecar is told.
@@ -104,7 +106,7 @@ func (s *sidecarFlags) resolve(from flags.Sources, lookup func(string) (string, 
 	if err != nil {
 		return sidecarConfig{}, err
 	}
-	var viaNATS *natsConfig
+	var viaNATS *natsplane.Config
 	if s.requestPlane == "nats" {
 		if viaNATS, err = s.nats.config(); err != nil {
 			return sidecarConfig{}, err
@@ -169,14 +171,14 @@ func (c *cardConfig) setTypes(text string) error {
 		switch strings.ToLower(strings.TrimSpace(word)) {
 		case "":
 		case "chat":
-			c.Chat = true
+			c.EndpointTypes |= modelcard.Chat
 		case "completions":
-			c.Completions = true
+			c.EndpointTypes |= modelcard.Completions
 		default:
 			return refusal(fmt.Sprintf("--endpoint-types has %q, which is not supported: set chat, completions or both", strings.TrimSpace(word)))
 		}
 	}
-	if !c.Chat && !c.Completions {
+	if c.EndpointTypes == 0 {
 		return refusal("--endpoint-types is empty: set chat, completions or both")
 	}
 	return nil

@@ -11,11 +11,9 @@ import (
 	"remora/cmd/remora/internal/logging"
 	"remora/internal/dynamo/discovery"
 	"remora/internal/dynamo/discovery/etcd"
-	"remora/internal/dynamo/modelcard"
 	"remora/internal/dynamo/protocol"
 	"remora/internal/dynamo/requestplane/natsplane"
 	"remora/internal/dynamo/status"
-	"remora/internal/translate"
 	"remora/internal/vllm"
 	"remora/internal/worker"
 )
@@ -30,7 +28,7 @@ func runSidecar(stop, cut context.Context, c sidecarConfig, logger *slog.Logger)
 		OpenStore: func(ctx context.Context) (discovery.Store, error) {
 			return openStore(ctx, c.Discovery, id, metrics, logger.With(logging.TargetKey, "remora::discovery"))
 		},
-		Role: c.Role, Address: c.Address, EndpointTypes: c.Card.endpointTypes(), DeviceType: c.Device, Codec: c.RequestPlane.Codec,
+		Role: c.Role, Address: c.Address, EndpointTypes: c.Card.EndpointTypes, DeviceType: c.Device, Codec: c.RequestPlane.Codec,
 		Engine: vllm.Config{
 			Endpoint: c.Engine.Endpoint, Backend: c.Engine.Backend, Connections: c.Engine.Connections,
 			AttemptTimeout: c.Engine.AttemptTimeout, RetryInterval: c.Engine.RetryInterval, Log: logger.With(logging.TargetKey, "remora::vllm"),
@@ -40,7 +38,7 @@ func runSidecar(stop, cut context.Context, c sidecarConfig, logger *slog.Logger)
 		StartReady: c.System.StartReady, HealthPath: c.System.HealthPath, LivePath: c.System.LivePath, SelfHost: c.System.SelfHostMetadata,
 		ChatTemplate: c.Card.ChatTemplate, ToolCallParser: c.Card.ToolCallParser, ReasoningParser: c.Card.ReasoningParser,
 		ExcludeToolsWhenChoiceNone: c.Card.ExcludeToolsWhenChoiceNone,
-		HandoffCheck:               c.Handoff.check(), DrainDeadline: c.Handoff.DrainDeadline,
+		HandoffCheck:               c.Handoff.Check, DrainDeadline: c.Handoff.DrainDeadline,
 		Policy: c.Handoff.Policy, Lease: c.Handoff.Lease, ReleaseDeclined: c.Handoff.ReleaseDeclined,
 		GracePeriod: c.Shutdown.Grace, ShutdownTimeout: c.shutdownTimeout(), Log: log,
 	}
@@ -50,7 +48,7 @@ func runSidecar(stop, cut context.Context, c sidecarConfig, logger *slog.Logger)
 	config.Running, config.Waiting = c.RequestPlane.limits()
 	if c.RequestPlane.NATS != nil {
 		config.OpenPlane = func(ctx context.Context) (worker.Plane, error) {
-			return openNATS(ctx, c.RequestPlane.NATS, metrics, logger.With(logging.TargetKey, "remora::requestplane"))
+			return openNATS(ctx, *c.RequestPlane.NATS, metrics, logger.With(logging.TargetKey, "remora::requestplane"))
 		}
 	}
 	if c.System.Enabled {
@@ -76,7 +74,7 @@ func openStore(ctx context.Context, c discoveryConfig, id uint64, metrics *statu
 		return store, nil
 	case discoverEtcd:
 	}
-	config := c.Etcd.config()
+	config := c.Etcd
 	config.LeaseID, config.Log, config.Meter = id, log, metrics
 	store, err := etcd.Open(ctx, config)
 	if err != nil {
@@ -85,8 +83,7 @@ func openStore(ctx context.Context, c discoveryConfig, id uint64, metrics *statu
 	return store, nil
 }
 
-func openNATS(ctx context.Context, c *natsConfig, metrics *status.Metrics, log *slog.Logger) (worker.Plane, error) {
-	config := c.config()
+func openNATS(ctx context.Context, config natsplane.Config, metrics *status.Metrics, log *slog.Logger) (worker.Plane, error) {
 	config.Log, config.Meter = log, metrics
 	plane, err := natsplane.Open(ctx, config)
 	if err != nil {
@@ -95,34 +92,12 @@ func openNATS(ctx context.Context, c *natsConfig, metrics *status.Metrics, log *
 	return plane, nil
 }
 
-func (c *cardConfig) endpointTypes() (types modelcard.EndpointTypes) {
-	if c.Chat {
-		types |= modelcard.Chat
-	}
-	if c.Completions {
-		types |= modelcard.Completions
-	}
-	return types
-}
-
 // limits gives the requests that run at once and those that may wait. An engine limit has a queue of its own.
 func (c requestPlaneConfig) limits() (running, waiting int) {
 	if c.EngineLimit > 0 {
 		return min(c.EngineLimit, c.WorkerPool), c.EngineQueue
 	}
 	return c.WorkerPool, c.WorkQueue
-}
-
-func (c handoffConfig) check() translate.HandoffCheck {
-	switch c.Check {
-	case checkStrict:
-		return translate.HandoffStrict
-	case checkShape:
-		return translate.HandoffShape
-	case checkOff:
-		return translate.HandoffOff
-	}
-	return translate.HandoffStrict
 }
 
 // shutdownTimeout is how long answers may run on after the grace. What a prefill worker waits for has a bound of its own.

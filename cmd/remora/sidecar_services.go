@@ -36,25 +36,18 @@ func (s *etcdSettings) variables() []flags.Variable {
 	}
 }
 
-func (s *etcdSettings) config() (etcdConfig, error) {
-	c := etcdConfig{
+func (s *etcdSettings) config() (etcd.Config, error) {
+	c := etcd.Config{
 		Endpoints: list(s.endpoints), TTL: time.Duration(s.ttl) * time.Second, StartTimeout: s.start,
 		Username: s.username, Password: s.password, CAFile: s.ca, CertFile: s.cert, KeyFile: s.key,
 	}
 	if s.ttl == 0 {
 		c.TTL = 10 * time.Second
 	}
-	if err := c.config().Check(); err != nil {
+	if err := c.Check(); err != nil {
 		return c, fmt.Errorf("%w (see ETCD_ENDPOINTS and ETCD_AUTH_*)", err)
 	}
 	return c, nil
-}
-
-func (c etcdConfig) config() etcd.Config {
-	return etcd.Config{
-		Endpoints: c.Endpoints, TTL: c.TTL, StartTimeout: c.StartTimeout, Username: c.Username, Password: c.Password,
-		CAFile: c.CAFile, CertFile: c.CertFile, KeyFile: c.KeyFile,
-	}
 }
 
 // natsSettings are the variables of NATS as they are read.
@@ -83,22 +76,15 @@ func (s *natsSettings) variables() []flags.Variable {
 	}
 }
 
-func (s *natsSettings) config() (*natsConfig, error) {
-	c := &natsConfig{
+func (s *natsSettings) config() (*natsplane.Config, error) {
+	c := natsplane.Config{
 		Servers: list(s.server), StartTimeout: s.start, Username: s.username, Password: s.password, Token: s.token, NKeySeed: s.nkey,
 		CredentialsFile: s.creds, CAFile: s.ca, CertFile: s.cert, KeyFile: s.key, Insecure: s.insecure,
 	}
-	if err := c.config().Check(); err != nil {
+	if err := c.Check(); err != nil {
 		return nil, fmt.Errorf("%w (see NATS_SERVER, NATS_AUTH_* and NATS_TLS_*)", err)
 	}
-	return c, nil
-}
-
-func (c *natsConfig) config() natsplane.Config {
-	return natsplane.Config{
-		Servers: c.Servers, StartTimeout: c.StartTimeout, Username: c.Username, Password: c.Password, Token: c.Token, NKeySeed: c.NKeySeed,
-		CredentialsFile: c.CredentialsFile, CAFile: c.CAFile, CertFile: c.CertFile, KeyFile: c.KeyFile, Insecure: c.Insecure,
-	}
+	return &c, nil
 }
 
 // list takes a text apart at its commas; blank parts are skipped.

@@ -6,57 +6,60 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"remora/internal/dynamo/discovery/etcd"
+	"remora/internal/dynamo/requestplane/natsplane"
 )
 
 // serviceArgs turn both services on.
 var serviceArgs = []string{"--grpc-endpoint=127.0.0.1:50051", "--discovery-backend=etcd", "--request-plane=nats"}
 
 func baseEtcd() discoveryConfig {
-	return discoveryConfig{Backend: discoverEtcd, Etcd: etcdConfig{
+	return discoveryConfig{Backend: discoverEtcd, Etcd: etcd.Config{
 		Endpoints: []string{"http://localhost:2379"}, TTL: 10 * time.Second, StartTimeout: 2 * time.Minute,
 	}}
 }
 
-func baseNATS() *natsConfig {
-	return &natsConfig{Servers: []string{"nats://localhost:4222"}, StartTimeout: 2 * time.Minute}
+func baseNATS() *natsplane.Config {
+	return &natsplane.Config{Servers: []string{"nats://localhost:4222"}, StartTimeout: 2 * time.Minute}
 }
 
 // serviceCases are the variables of etcd and NATS: with others that they need, and what they change.
 var serviceCases = []struct {
 	env, value string
 	with       environment
-	etcd       func(*etcdConfig)
-	nats       func(*natsConfig)
+	etcd       func(*etcd.Config)
+	nats       func(*natsplane.Config)
 }{
-	{env: "ETCD_ENDPOINTS", value: "http://a:1, b:2,,https://[::1]:3/", etcd: func(c *etcdConfig) { c.Endpoints = []string{"http://a:1", "b:2", "https://[::1]:3/"} }},
-	{env: "ETCD_LEASE_TTL", value: "30", etcd: func(c *etcdConfig) { c.TTL = 30 * time.Second }},
+	{env: "ETCD_ENDPOINTS", value: "http://a:1, b:2,,https://[::1]:3/", etcd: func(c *etcd.Config) { c.Endpoints = []string{"http://a:1", "b:2", "https://[::1]:3/"} }},
+	{env: "ETCD_LEASE_TTL", value: "30", etcd: func(c *etcd.Config) { c.TTL = 30 * time.Second }},
 	{env: "ETCD_LEASE_TTL", value: "0"},
-	{env: "ETCD_STARTUP_CONNECT_TIMEOUT_SECONDS", value: "1.5", etcd: func(c *etcdConfig) { c.StartTimeout = 1500 * time.Millisecond }},
-	{env: "ETCD_AUTH_USERNAME", value: "u", with: environment{"ETCD_AUTH_PASSWORD": "p"}, etcd: func(c *etcdConfig) { c.Username, c.Password = "u", "p" }},
-	{env: "ETCD_AUTH_PASSWORD", value: "p", with: environment{"ETCD_AUTH_USERNAME": "u"}, etcd: func(c *etcdConfig) { c.Username, c.Password = "u", "p" }},
-	{env: "ETCD_AUTH_CA", value: "/ca", with: environment{"ETCD_ENDPOINTS": "a:1"}, etcd: func(c *etcdConfig) { c.Endpoints, c.CAFile = []string{"a:1"}, "/ca" }},
-	{env: "ETCD_AUTH_CLIENT_CERT", value: "/c", with: environment{"ETCD_AUTH_CLIENT_KEY": "/k", "ETCD_ENDPOINTS": "https://a:1"}, etcd: func(c *etcdConfig) {
+	{env: "ETCD_STARTUP_CONNECT_TIMEOUT_SECONDS", value: "1.5", etcd: func(c *etcd.Config) { c.StartTimeout = 1500 * time.Millisecond }},
+	{env: "ETCD_AUTH_USERNAME", value: "u", with: environment{"ETCD_AUTH_PASSWORD": "p"}, etcd: func(c *etcd.Config) { c.Username, c.Password = "u", "p" }},
+	{env: "ETCD_AUTH_PASSWORD", value: "p", with: environment{"ETCD_AUTH_USERNAME": "u"}, etcd: func(c *etcd.Config) { c.Username, c.Password = "u", "p" }},
+	{env: "ETCD_AUTH_CA", value: "/ca", with: environment{"ETCD_ENDPOINTS": "a:1"}, etcd: func(c *etcd.Config) { c.Endpoints, c.CAFile = []string{"a:1"}, "/ca" }},
+	{env: "ETCD_AUTH_CLIENT_CERT", value: "/c", with: environment{"ETCD_AUTH_CLIENT_KEY": "/k", "ETCD_ENDPOINTS": "https://a:1"}, etcd: func(c *etcd.Config) {
 		c.Endpoints, c.CertFile, c.KeyFile = []string{"https://a:1"}, "/c", "/k"
 	}},
-	{env: "ETCD_AUTH_CLIENT_KEY", value: "/k", with: environment{"ETCD_AUTH_CLIENT_CERT": "/c", "ETCD_ENDPOINTS": "https://a:1"}, etcd: func(c *etcdConfig) {
+	{env: "ETCD_AUTH_CLIENT_KEY", value: "/k", with: environment{"ETCD_AUTH_CLIENT_CERT": "/c", "ETCD_ENDPOINTS": "https://a:1"}, etcd: func(c *etcd.Config) {
 		c.Endpoints, c.CertFile, c.KeyFile = []string{"https://a:1"}, "/c", "/k"
 	}},
 	{env: "ETCD_KEEPALIVE_INTERVAL_SECONDS", value: "3"},
-	{env: "NATS_SERVER", value: "nats://u:p@a:1, tls://b", nats: func(c *natsConfig) { c.Servers = []string{"nats://u:p@a:1", "tls://b"} }},
-	{env: "NATS_STARTUP_CONNECT_TIMEOUT_SECONDS", value: "7", nats: func(c *natsConfig) { c.StartTimeout = 7 * time.Second }},
-	{env: "NATS_AUTH_USERNAME", value: "u", with: environment{"NATS_AUTH_PASSWORD": "p"}, nats: func(c *natsConfig) { c.Username, c.Password = "u", "p" }},
-	{env: "NATS_AUTH_PASSWORD", value: "p", with: environment{"NATS_AUTH_USERNAME": "u"}, nats: func(c *natsConfig) { c.Username, c.Password = "u", "p" }},
-	{env: "NATS_AUTH_TOKEN", value: "t", nats: func(c *natsConfig) { c.Token = "t" }},
-	{env: "NATS_AUTH_NKEY", value: "s", nats: func(c *natsConfig) { c.NKeySeed = "s" }},
-	{env: "NATS_AUTH_CREDENTIALS_FILE", value: "/f", nats: func(c *natsConfig) { c.CredentialsFile = "/f" }},
-	{env: "NATS_TLS_CA_CERT_PATH", value: "/ca", with: environment{"NATS_SERVER": "tls://a:1"}, nats: func(c *natsConfig) { c.Servers, c.CAFile = []string{"tls://a:1"}, "/ca" }},
-	{env: "NATS_TLS_CLIENT_CERT_PATH", value: "/c", with: environment{"NATS_SERVER": "tls://a:1", "NATS_TLS_CLIENT_KEY_PATH": "/k"}, nats: func(c *natsConfig) {
+	{env: "NATS_SERVER", value: "nats://u:p@a:1, tls://b", nats: func(c *natsplane.Config) { c.Servers = []string{"nats://u:p@a:1", "tls://b"} }},
+	{env: "NATS_STARTUP_CONNECT_TIMEOUT_SECONDS", value: "7", nats: func(c *natsplane.Config) { c.StartTimeout = 7 * time.Second }},
+	{env: "NATS_AUTH_USERNAME", value: "u", with: environment{"NATS_AUTH_PASSWORD": "p"}, nats: func(c *natsplane.Config) { c.Username, c.Password = "u", "p" }},
+	{env: "NATS_AUTH_PASSWORD", value: "p", with: environment{"NATS_AUTH_USERNAME": "u"}, nats: func(c *natsplane.Config) { c.Username, c.Password = "u", "p" }},
+	{env: "NATS_AUTH_TOKEN", value: "t", nats: func(c *natsplane.Config) { c.Token = "t" }},
+	{env: "NATS_AUTH_NKEY", value: "s", nats: func(c *natsplane.Config) { c.NKeySeed = "s" }},
+	{env: "NATS_AUTH_CREDENTIALS_FILE", value: "/f", nats: func(c *natsplane.Config) { c.CredentialsFile = "/f" }},
+	{env: "NATS_TLS_CA_CERT_PATH", value: "/ca", with: environment{"NATS_SERVER": "tls://a:1"}, nats: func(c *natsplane.Config) { c.Servers, c.CAFile = []string{"tls://a:1"}, "/ca" }},
+	{env: "NATS_TLS_CLIENT_CERT_PATH", value: "/c", with: environment{"NATS_SERVER": "tls://a:1", "NATS_TLS_CLIENT_KEY_PATH": "/k"}, nats: func(c *natsplane.Config) {
 		c.Servers, c.CertFile, c.KeyFile = []string{"tls://a:1"}, "/c", "/k"
 	}},
-	{env: "NATS_TLS_CLIENT_KEY_PATH", value: "/k", with: environment{"NATS_SERVER": "tls://a:1", "NATS_TLS_CLIENT_CERT_PATH": "/c"}, nats: func(c *natsConfig) {
+	{env: "NATS_TLS_CLIENT_KEY_PATH", value: "/k", with: environment{"NATS_SERVER": "tls://a:1", "NATS_TLS_CLIENT_CERT_PATH": "/c"}, nats: func(c *natsplane.Config) {
 		c.Servers, c.CertFile, c.KeyFile = []string{"tls://a:1"}, "/c", "/k"
 	}},
-	{env: "NATS_TLS_INSECURE", value: "yes", with: environment{"NATS_SERVER": "tls://a:1"}, nats: func(c *natsConfig) { c.Servers, c.Insecure = []string{"tls://a:1"}, true }},
+	{env: "NATS_TLS_INSECURE", value: "yes", with: environment{"NATS_SERVER": "tls://a:1"}, nats: func(c *natsplane.Config) { c.Servers, c.Insecure = []string{"tls://a:1"}, true }},
 }
 
 func TestServiceSettings(t *testing.T) {

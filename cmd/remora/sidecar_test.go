@@ -11,8 +11,10 @@ import (
 	"remora/cmd/remora/internal/flags"
 	"remora/cmd/remora/internal/logging"
 	"remora/internal/dynamo/discovery"
+	"remora/internal/dynamo/modelcard"
 	"remora/internal/dynamo/protocol"
 	"remora/internal/handoff"
+	"remora/internal/translate"
 	"remora/internal/vllm"
 )
 
@@ -33,7 +35,7 @@ func baseConfig() sidecarConfig {
 		Role:    protocol.Aggregated,
 		Address: discovery.Address{Namespace: "dynamo", Component: "backend", Endpoint: "generate"},
 		Device:  "cuda",
-		Card:    cardConfig{Chat: true, Completions: true, ExcludeToolsWhenChoiceNone: true},
+		Card:    cardConfig{EndpointTypes: modelcard.Chat | modelcard.Completions, ExcludeToolsWhenChoiceNone: true},
 		Engine: engineConfig{
 			Endpoint: vllm.Endpoint{Host: "127.0.0.1", Port: 50051}, Connections: 8,
 			AttemptTimeout: 30 * time.Second, RetryInterval: time.Second, StartupDeadline: 30 * time.Minute,
@@ -44,7 +46,7 @@ func baseConfig() sidecarConfig {
 		},
 		System:   systemConfig{Host: "0.0.0.0", HealthPath: "/health", LivePath: "/live"},
 		Shutdown: shutdownConfig{Grace: 5 * time.Second, Total: 30 * time.Second, PrefillDrain: 30 * time.Second, Runtime: 15 * time.Minute},
-		Handoff:  handoffConfig{Check: checkStrict, DrainDeadline: 30 * time.Second, Lease: 30 * time.Second, ReleaseDeclined: true},
+		Handoff:  handoffConfig{Check: translate.HandoffStrict, DrainDeadline: 30 * time.Second, Lease: 30 * time.Second, ReleaseDeclined: true},
 		Log:      logging.Options{},
 		Notices:  []string{"DYN_SYSTEM_PORT is not set: the model card names local paths, so frontends on other hosts cannot read the model's files"},
 	}
@@ -65,8 +67,8 @@ var settingCases = []struct {
 	{"namespace", "DYN_NAMESPACE", "other", func(c *sidecarConfig) { c.Address.Namespace = "other" }},
 	{"component", "DYN_COMPONENT", "mine", func(c *sidecarConfig) { c.Address.Component = "mine" }},
 	{"endpoint", "DYN_ENDPOINT", "serve", func(c *sidecarConfig) { c.Address.Endpoint = "serve" }},
-	{"endpoint-types", "DYN_ENDPOINT_TYPES", " Chat,,", func(c *sidecarConfig) { c.Card.Completions = false }},
-	{"endpoint-types", "DYN_ENDPOINT_TYPES", "completions", func(c *sidecarConfig) { c.Card.Chat = false }},
+	{"endpoint-types", "DYN_ENDPOINT_TYPES", " Chat,,", func(c *sidecarConfig) { c.Card.EndpointTypes = modelcard.Chat }},
+	{"endpoint-types", "DYN_ENDPOINT_TYPES", "completions", func(c *sidecarConfig) { c.Card.EndpointTypes = modelcard.Completions }},
 	{"custom-jinja-template", "DYN_CUSTOM_JINJA_TEMPLATE", "/t.jinja", func(c *sidecarConfig) { c.Card.ChatTemplate = "/t.jinja" }},
 	{"dyn-tool-call-parser", "DYN_TOOL_CALL_PARSER", "hermes", func(c *sidecarConfig) { c.Card.ToolCallParser = "hermes" }},
 	{"dyn-reasoning-parser", "DYN_REASONING_PARSER", "qwen3", func(c *sidecarConfig) { c.Card.ReasoningParser = "qwen3" }},
@@ -82,8 +84,8 @@ var settingCases = []struct {
 	{"grpc-startup-deadline-secs", "DYN_SIDECAR_GRPC_STARTUP_DEADLINE_SECS", "9223372036", func(c *sidecarConfig) { c.Engine.StartupDeadline = 9223372036 * time.Second }},
 	{"vllm-http-endpoint", "VLLM_HTTP_ENDPOINT", "http://h:8000/v1", nil},
 	{"drain-deadline", "REMORA_DRAIN_DEADLINE", "0.5", func(c *sidecarConfig) { c.Handoff.DrainDeadline = 500 * time.Millisecond }},
-	{"handoff-check", "REMORA_HANDOFF_CHECK", "shape", func(c *sidecarConfig) { c.Handoff.Check = checkShape }},
-	{"handoff-check", "REMORA_HANDOFF_CHECK", "off", func(c *sidecarConfig) { c.Handoff.Check = checkOff }},
+	{"handoff-check", "REMORA_HANDOFF_CHECK", "shape", func(c *sidecarConfig) { c.Handoff.Check = translate.HandoffShape }},
+	{"handoff-check", "REMORA_HANDOFF_CHECK", "off", func(c *sidecarConfig) { c.Handoff.Check = translate.HandoffOff }},
 	{"cancel-policy", "REMORA_CANCEL_POLICY", "release", func(c *sidecarConfig) { c.Handoff.Policy = handoff.Release }},
 	{"kv-lease", "REMORA_KV_LEASE", "12", func(c *sidecarConfig) { c.Handoff.Lease = 12 * time.Second }},
 	{"release-declined", "REMORA_RELEASE_DECLINED", "false", func(c *sidecarConfig) { c.Handoff.ReleaseDeclined = false }},

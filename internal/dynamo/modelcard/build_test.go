@@ -60,9 +60,12 @@ func modelDir(t *testing.T, files map[string]string) string {
 func (r recording) config(t *testing.T) (c Config, placeholders *strings.Replacer) {
 	t.Helper()
 	dir, templates := modelDir(t, r.Files), modelDir(t, nil)
-	types, err := ParseEndpointTypes(r.EndpointTypes)
-	if err != nil {
-		t.Fatal(err)
+	types, ok := map[string]EndpointTypes{
+		"chat,completions": Chat | Completions, "completions": Completions, "embeddings,completions": Embedding | Completions,
+		"images,video,AUDIOS,tensor, ,Chat": Images | Videos | Audios | TensorBased | Chat,
+	}[r.EndpointTypes]
+	if !ok {
+		t.Fatalf("endpoint types %q", r.EndpointTypes)
 	}
 	c = Config{
 		Dir: dir, Engine: r.Engine, EndpointTypes: types, RouteToEncoder: r.RouteToEncoder, ToolCallParser: r.ToolParser,

@@ -1,7 +1,6 @@
 package modelcard
 
 import (
-	"fmt"
 	"strings"
 
 	"remora/internal/dynamo/protocol"
@@ -23,39 +22,6 @@ const (
 
 // cardNames are the words of the card, lowest bit first.
 var cardNames = [...]string{"Chat", "Completions", "Embedding", "TensorBased", "Images", "Audios", "Videos"}
-
-// ParseEndpointTypes reads the flag's comma list. Case does not matter, blank elements are skipped.
-func ParseEndpointTypes(list string) (EndpointTypes, error) {
-	var types EndpointTypes
-	for word := range strings.SplitSeq(list, ",") {
-		switch strings.ToLower(strings.TrimSpace(word)) {
-		case "":
-		case "chat":
-			types |= Chat
-		case "completions":
-			types |= Completions
-		case "embedding", "embeddings":
-			types |= Embedding
-		case "tensor":
-			types |= TensorBased
-		case "image", "images":
-			types |= Images
-		case "audio", "audios":
-			types |= Audios
-		case "video", "videos":
-			types |= Videos
-		case "prefill":
-			return 0, fmt.Errorf("%w: endpoint type \"prefill\" is not for choosing; set the disaggregation mode to prefill instead", ErrConfig)
-		default:
-			return 0, fmt.Errorf("%w: unknown endpoint type %q; known are chat, completions, embedding, tensor, images, audios, videos",
-				ErrConfig, strings.TrimSpace(word))
-		}
-	}
-	if types == 0 {
-		return 0, fmt.Errorf("%w: no endpoint type given", ErrConfig)
-	}
-	return types, nil
-}
 
 // String gives the card's model_type.
 func (t EndpointTypes) String() string {
