@@ -140,6 +140,35 @@ func TestImportArrows(t *testing.T) {
 	}
 }
 
+// TestReadmeHasTheRooms wants each folder that holds packages in the README's table, above all that it imports: the table is the
+// order in which a stranger reads.
+func TestReadmeHasTheRooms(t *testing.T) {
+	text, err := os.ReadFile("README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, layout, _ := strings.Cut(string(text), "\n## Layout\n")
+	place := func(room string) int { return strings.Index(layout, "`"+room+"`") }
+	for _, pattern := range []string{"cmd/*", "internal/*", "internal/dynamo/*", "proto", "interop", "bench", "tools"} {
+		rooms, err := filepath.Glob(pattern)
+		if err != nil || len(rooms) == 0 {
+			t.Errorf("%s: %d rooms, %v", pattern, len(rooms), err)
+		}
+		for _, room := range rooms {
+			if room != "internal/dynamo" && place(room) < 0 {
+				t.Errorf("%s is not in the README's layout", room)
+			}
+		}
+	}
+	for from, allowed := range arrows {
+		for _, to := range allowed {
+			if strings.HasPrefix(from, "internal/") && from != to && place(from) >= 0 && place(to) >= 0 && place(to) < place(from) {
+				t.Errorf("the README's layout has %s above %s, which imports it", to, from)
+			}
+		}
+	}
+}
+
 func TestSidecarPathIsLean(t *testing.T) {
 	for dep := range strings.Lines(string(run(t, "go", "list", "-deps", "./internal/worker"))) {
 		if dep = strings.TrimSpace(dep); heavy.MatchString(dep) {
