@@ -9,31 +9,67 @@ import (
 	"remora/internal/handoff"
 )
 
-func (r *request) prologue() {
-	if r.prologued || r.gone {
+// answer is what goes back to the frontend: the frames that wait for the next flush, and what of a whole response has been
+// appended so far. It is guarded by its request's mu, but for the writer's part.
+type answer struct {
+	codec     protocol.Codec               // set once
+	client    *requestplane.ResponseStream // nil until the dial-back has succeeded
+	gone      bool                         // nothing can be delivered any more
+	pending   []byte                       // frames that wait for the next flush
+	prologued bool                         // a prologue is in pending or was written
+	emitted   bool                         // an item is in pending or was written
+	over      bool                         // the sentinel is in pending or was written
+
+	// writing holds a token while somebody writes to client; taken before mu. It is no mutex because a test's clock stands still
+	// while one is waited for.
+	writing chan struct{}
+	spare   []byte // guarded by writing
+}
+
+func (a *answer) prologue() {
+	if a.prologued || a.gone {
 		return
 	}
-	r.prologued = true
-	r.pending = requestplane.AppendPrologue(r.pending)
+	a.prologued = true
+	a.pending = requestplane.AppendPrologue(a.pending)
+}
+
+// item appends an item, and reports whether it is the first.
+func (a *answer) item(item *protocol.Item) (first bool) {
+	if a.gone {
+		return false
+	}
+	a.prologue() // headers that come while a shutdown reads on bring none
+	first = !a.emitted
+	a.emitted = true
+	a.pending = requestplane.AppendItem(a.pending, a.codec, item)
+	return first
+}
+
+// complete appends what ends a response that began with a good prologue.
+func (a *answer) complete() {
+	a.prologue()
+	a.pending = requestplane.AppendSentinel(requestplane.AppendFinal(a.pending, a.codec))
+	a.over = true
+}
+
+// refuse is a whole response: an error in the place of the prologue.
+func (a *answer) refuse(err *protocol.Error) {
+	a.prologued, a.over = true, true
+	a.pending = requestplane.AppendSentinel(requestplane.AppendErrorPrologue(a.pending, err))
 }
 
 func (r *request) emit(item *protocol.Item) {
-	if r.gone {
-		return
-	}
-	if !r.emitted {
-		r.emitted = true
+	if r.answer.item(item) {
 		r.svc.metrics.FirstResponse(time.Since(r.started))
 	}
-	r.prologue() // headers that come while a shutdown reads on bring none
-	r.pending = requestplane.AppendItem(r.pending, r.codec, item)
 }
 
 // conclude writes the terminal and everything that must follow it.
 func (r *request) conclude(t handoff.Terminal, cause *protocol.Error) {
 	r.terminal = t
 	defer close(r.decided)
-	if r.gone {
+	if r.answer.gone {
 		return
 	}
 	switch t {
@@ -50,14 +86,7 @@ func (r *request) conclude(t handoff.Terminal, cause *protocol.Error) {
 		r.fail(cause)
 		return
 	}
-	r.complete()
-}
-
-// complete appends what ends a response that began with a good prologue.
-func (r *request) complete() {
-	r.prologue()
-	r.pending = requestplane.AppendSentinel(requestplane.AppendFinal(r.pending, r.codec))
-	r.over = true
+	r.answer.complete()
 }
 
 // fail ends the response with an error: by an error prologue where that gives the client a status and the worker the
@@ -70,14 +99,12 @@ func (r *request) fail(err *protocol.Error) {
 	if !r.counted {
 		r.svc.metrics.RequestFailed(status.ErrorGenerate)
 	}
-	if !r.prologued && fitForPrologue(err.Kind) {
-		r.prologued = true
-		r.pending = requestplane.AppendSentinel(requestplane.AppendErrorPrologue(r.pending, err))
-		r.over = true
+	if !r.answer.prologued && fitForPrologue(err.Kind) {
+		r.answer.refuse(err)
 		return
 	}
 	r.emit(&protocol.Item{Error: err})
-	r.complete()
+	r.answer.complete()
 }
 
 func (r *request) cancelledOutput() *protocol.EngineOutput {
@@ -90,22 +117,23 @@ func (r *request) cancelledOutput() *protocol.EngineOutput {
 // flush writes what is pending. wait, if there is one, is called before it has to wait: for a consumer that does not read, or
 // for somebody else who waits for it. Never called with mu held, nor on the response stream's reader.
 func (r *request) flush(wait func()) {
+	a := &r.answer
 	select {
-	case r.writing <- struct{}{}:
+	case a.writing <- struct{}{}:
 	default:
 		if wait != nil {
 			wait()
 		}
-		r.writing <- struct{}{}
+		a.writing <- struct{}{}
 	}
-	defer func() { <-r.writing }()
+	defer func() { <-a.writing }()
 	r.mu.Lock()
-	to, frames, last := r.client, r.pending, r.over
-	if to == nil || r.gone || len(frames) == 0 {
+	to, frames, last := a.client, a.pending, a.over
+	if to == nil || a.gone || len(frames) == 0 {
 		r.mu.Unlock()
 		return
 	}
-	r.pending, r.spare = r.spare[:0], nil // two buffers take turns; what is being written must not be appended to
+	a.pending, a.spare = a.spare[:0], nil // two buffers take turns; what is being written must not be appended to
 	r.mu.Unlock()
 
 	write := to.WriteFrames
@@ -114,7 +142,7 @@ func (r *request) flush(wait func()) {
 	}
 	err := write(frames, wait)
 	if cap(frames) <= maxSpare {
-		r.spare = frames[:0]
+		a.spare = frames[:0]
 	}
 	r.svc.metrics.ResponseBytes(len(frames))
 	if err != nil { // the stream reports the break as an event, too

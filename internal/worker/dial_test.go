@@ -308,5 +308,5 @@ func (r *rig) pendingOf(engineID string) int {
 	}
 	req.mu.Lock()
 	defer req.mu.Unlock()
-	return len(req.pending)
+	return len(req.answer.pending)
 }

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"remora/internal/dynamo/protocol"
-	"remora/internal/dynamo/requestplane"
 	"remora/internal/handoff"
 	"remora/internal/routing"
 	"remora/internal/translate"
@@ -16,50 +15,40 @@ import (
 // request runs one request: the hand-off machine decides, the engine stream and the response stream act.
 //
 // Its events come from four sides: the engine stream's goroutine (vllm.Sink), the response stream's reader, the drain timer,
-// and the service (dispatch, shutdown, cut). Each takes mu, steps the machine and appends what is to be written to pending;
+// and the service (dispatch, shutdown, cut). Each takes mu, steps the machine and appends what is to be written to the answer;
 // then, without mu, it flushes. A flush may block on a consumer that does not read. When the engine stream's goroutine blocks,
 // it has yielded before: the stream's own window fills up and holds the engine back, and no other stream.
 type request struct {
+	// These are set before anybody else knows of the request, and do not change, but for what call holds.
 	svc      *service
 	id       string // the frontend's context id
 	engineID string // the id at the engine; differs from id only while id is live already (M9)
-	codec    protocol.Codec
 	log      *slog.Logger
+	started  time.Time       // when the frame was read
+	sent     int64           // when the frontend sent it, by its clock, in nanoseconds; 0: not told
 	call     *translate.Call // nil if the request could not be converted
-	// claim is a decode's well-formed hand-off; nil where there is none. Set once.
-	claim   *claim
-	counted bool      // its failure is in the metrics already. Set once.
-	started time.Time // when the frame was read
-	sent    int64     // when the frontend sent it, by its clock, in nanoseconds; 0: not told
+	claim    *claim          // a decode's well-formed hand-off; nil where there is none
+	counted  bool            // its failure is in the metrics already
+	yield    func()          // what a sink call does before it waits
 
-	decided chan struct{} // closed with the terminal
-	ended   chan struct{} // closed by OnEnd
-	dialed  chan struct{} // closed when the dial-back has succeeded or failed
-	leaving chan struct{} // closed when a drain begins: what waits for a place goes without
-
-	// writing holds a token while somebody writes to client; taken before mu. It is no mutex because a test's clock stands still
-	// while one is waited for.
-	writing chan struct{}
-	spare   []byte // guarded by writing
-	yield   func() // what a sink call does before it waits; set once
+	// What has happened. Each is closed once, and terminal is set before decided is closed.
+	dialed   chan struct{} // the dial-back has succeeded or failed
+	leaving  chan struct{} // a drain begins: what waits for a place goes without
+	decided  chan struct{} // there is a terminal
+	ended    chan struct{} // OnEnd has returned: nothing more comes from the engine
+	terminal handoff.Terminal
 
 	mu         sync.Mutex
-	machine    handoff.Machine              // guarded by mu
-	client     *requestplane.ResponseStream // guarded by mu; nil until the dial-back has succeeded
-	gone       bool                         // guarded by mu; nothing can be delivered any more
-	pending    []byte                       // guarded by mu; frames that wait for the next flush
-	prologued  bool                         // guarded by mu; a prologue is in pending or was written
-	emitted    bool                         // guarded by mu; an item is in pending or was written
-	distrusted bool                         // guarded by mu; a message could not be converted
-	over       bool                         // guarded by mu; the sentinel is in pending or was written
-	terminal   handoff.Terminal             // set once, before decided is closed
-	stream     vllm.Stream                  // guarded by mu; nil until submitted
-	prompt     routing.Prompt               // set once, when submitted; then the count of the load owns it
-	deadline   *time.Timer                  // guarded by mu; the drain's
-	patience   *time.Timer                  // guarded by mu; of an abort or a shutdown
-	decidedAt  time.Time                    // guarded by mu; when a drain began
-	aborting   chan struct{}                // guarded by mu; closed when Abort has been answered
-	acts       []handoff.Action             // guarded by mu; scratch
+	machine    handoff.Machine  // guarded by mu
+	acts       []handoff.Action // guarded by mu; scratch
+	answer     answer           // guarded by mu, but for its writer's part
+	stream     vllm.Stream      // guarded by mu; nil until submitted
+	distrusted bool             // guarded by mu; a message could not be converted
+	aborting   chan struct{}    // guarded by mu; closed when Abort has been answered; nil: none was sent
+	drainBegan time.Time        // guarded by mu
+	deadline   *time.Timer      // guarded by mu; the drain's
+	patience   *time.Timer      // guarded by mu; of an abort or a shutdown
+	prompt     routing.Prompt   // set once, when submitted; then the count of the load owns it
 }
 
 // occasion is what the actions of one event may refer to.
@@ -79,7 +68,7 @@ func (r *request) stepLocked(ev handoff.Event, on occasion) {
 	wasDraining := r.machine.State() == handoff.Draining
 	r.acts = r.machine.Step(ev, r.acts[:0])
 	if !wasDraining && r.machine.State() == handoff.Draining {
-		r.decidedAt = time.Now()
+		r.drainBegan = time.Now()
 		close(r.leaving)
 		r.log.Debug("drain begins", "engine_id", r.engineID)
 	}
@@ -109,7 +98,7 @@ func (r *request) carryOut(act handoff.Action, on occasion) {
 		r.stream = r.svc.engine.Open(r.call.Request, r.call.Rank, r)
 		r.call.Request = nil // its media need not stay in memory as long as its answer runs
 	case handoff.ActPrologue:
-		r.prologue()
+		r.answer.prologue()
 	case handoff.ActEmit:
 		if on.output != nil {
 			r.emit(&protocol.Item{Data: on.output})
@@ -128,7 +117,7 @@ func (r *request) carryOut(act handoff.Action, on occasion) {
 	case handoff.ActRelease:
 		r.svc.release(r)
 	case handoff.ActDrained:
-		held := time.Since(r.decidedAt)
+		held := time.Since(r.drainBegan)
 		r.svc.metrics.DrainEnded(drainOutcome(act.Outcome), held)
 		fields := []any{"outcome", act.Outcome.String(), "held", held, "engine_id", r.engineID}
 		if on.err != nil { // nobody is left to be told
@@ -150,25 +139,6 @@ func drainLevel(o handoff.DrainOutcome) slog.Level {
 		return slog.LevelWarn
 	}
 	return slog.LevelWarn
-}
-
-// leave: the client can't be reached any more. After the terminal that is the normal end of a response.
-func (r *request) leave(why string) {
-	r.mu.Lock()
-	to := r.client
-	r.gone, r.pending = true, nil
-	r.cancel(why)
-	r.mu.Unlock()
-	if to != nil {
-		to.Close()
-	}
-}
-
-// stop: the client wants no more, but reads on until the stream ends. Serve flushes what that brings.
-func (r *request) stop() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.cancel("stop")
 }
 
 // cancel feeds the first cancel. Called with mu held.

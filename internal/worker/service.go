@@ -10,7 +10,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"remora/internal/dynamo/protocol"
 	"remora/internal/dynamo/requestplane"
 	"remora/internal/dynamo/status"
 	"remora/internal/handoff"
@@ -62,10 +61,10 @@ func (s *service) Serve(_ context.Context, in *requestplane.Request) {
 		s.metrics.NetworkTransit(in.ReceivedAt.Sub(time.Unix(0, in.Headers.FrontendSendNS)))
 	}
 	r := &request{
-		svc: s, id: in.Control.ID, codec: in.Control.Codec, started: in.ReceivedAt, sent: in.Headers.FrontendSendNS,
-		log:     s.log.With("request_id", in.Control.ID),
-		decided: make(chan struct{}), ended: make(chan struct{}), dialed: make(chan struct{}), leaving: make(chan struct{}),
-		writing: make(chan struct{}, 1),
+		svc: s, id: in.Control.ID, started: in.ReceivedAt, sent: in.Headers.FrontendSendNS,
+		log:    s.log.With("request_id", in.Control.ID),
+		dialed: make(chan struct{}), leaving: make(chan struct{}), decided: make(chan struct{}), ended: make(chan struct{}),
+		answer: answer{codec: in.Control.Codec, writing: make(chan struct{}, 1)},
 	}
 	r.yield = r.yielding()
 	refusal := r.prepare(in)
@@ -92,134 +91,6 @@ func (s *service) Serve(_ context.Context, in *requestplane.Request) {
 	}
 	r.finish()
 	s.metrics.RequestEnded(terminal(r.terminal), time.Since(in.ReceivedAt))
-}
-
-// prepare decodes and converts the body; nil: the request can be dispatched.
-func (r *request) prepare(in *requestplane.Request) *protocol.Error {
-	cfg := r.svc.machine
-	defer func() { r.machine = handoff.New(cfg) }()
-	if in.Malformed != nil {
-		r.svc.metrics.RequestFailed(status.ErrorInvalidMessage)
-		r.counted = true
-		return in.Malformed
-	}
-	body, err := protocol.ParseRequest(in.Control.Codec, in.Body)
-	if err != nil {
-		r.svc.metrics.RequestFailed(status.ErrorDeserialization)
-		r.counted = true
-		return &protocol.Error{
-			Kind: protocol.ErrorInvalidArgument, Message: "request body: " + err.Error(), Public: "The request could not be decoded",
-		}
-	}
-	in.DropBody()
-	call, refusal := r.svc.translate.Convert(r.id, body)
-	if refusal != nil {
-		if refusal.Handoff != translate.FaultNone {
-			r.svc.metrics.HandoffRefused(string(refusal.Handoff))
-		}
-		if refusal.Unclaimed != nil {
-			r.claim, cfg.HasParams = &claim{refusal.Unclaimed, refusal.Stamp, refusal.HandoffKey}, true
-		}
-		return refusal.Err
-	}
-	r.call = call
-	if call.HandoffUsed {
-		r.claim = &claim{call.Request.GetKv().GetKvTransferParams(), call.Stamp, call.HandoffKey}
-	}
-	cfg.HasParams = call.HandoffUsed
-	return nil
-}
-
-// dispatch hands a converted request over, unless its hand-off has become too old or was used before.
-func (r *request) dispatch() {
-	if r.keeper() {
-		refusal, unchecked := r.svc.handoffs.admit(r.claim, r.sent, time.Since(r.started))
-		if unchecked {
-			r.svc.metrics.StampUnchecked()
-		}
-		if refusal != nil {
-			r.svc.metrics.HandoffRefused(string(refusal.Handoff))
-			r.step(handoff.Event{Kind: handoff.EventRefuse}, occasion{err: refusal.Err})
-			return
-		}
-	}
-	r.step(handoff.Event{Kind: handoff.EventDispatch}, occasion{})
-}
-
-// releasable tells whether the hand-off of a request that is refused may be fetched without it, and notes that it will be: one
-// that is too old or was used before may name blocks that are somebody else's.
-func (r *request) releasable() bool {
-	if !r.keeper() {
-		return false
-	}
-	refusal, _ := r.svc.handoffs.admit(r.claim, r.sent, time.Since(r.started))
-	return refusal == nil
-}
-
-// keeper: somebody must fetch the hand-off, whatever becomes of the request.
-func (r *request) keeper() bool { return r.claim != nil }
-
-// dial connects back to the frontend. A frontend that can't be reached is a client that has left. dialed is closed before
-// anything is written: a consumer that does not read must not keep those who wait for the dial.
-func (r *request) dial(info requestplane.ConnectionInfo) {
-	if r.connect(info) {
-		r.flush(nil)
-	}
-}
-
-func (r *request) connect(info requestplane.ConnectionInfo) bool {
-	defer close(r.dialed)
-	stream, err := r.svc.dialer.Dial(r.svc.ctx, info, r.onControl)
-	if err != nil {
-		r.svc.metrics.RequestFailed(status.ErrorResponseStream)
-		r.log.Warn("frontend can't be dialled back", "address", info.Address, "error", err)
-		r.leave("dial-back failed")
-		return false
-	}
-	r.mu.Lock()
-	gone := r.gone // the reader may have said so already
-	r.client = stream
-	r.mu.Unlock()
-	if gone {
-		stream.Close()
-	}
-	return !gone
-}
-
-// onControl hears what the frontend says on the response connection. A reset can swallow the kill, so the ends of the
-// connection mean the same.
-func (r *request) onControl(ev requestplane.Event) {
-	if ev.Leaving() {
-		r.leave(ev.Kind.String())
-		return
-	}
-	r.stop()
-}
-
-// readOutTimeout bounds how long a client may take to read what is left of its answer after the terminal.
-const readOutTimeout = time.Minute
-
-// finish delivers what is pending after the terminal, waits for the client's close and for the engine stream's end. When the
-// service is closed it stops delivering.
-func (r *request) finish() {
-	<-r.dialed
-	closed := context.AfterFunc(r.svc.ctx, func() { r.leave("the worker has ended") })
-	defer closed()
-	patience := time.AfterFunc(readOutTimeout, func() { r.leave("the answer was not read") })
-	r.flush(nil)
-	patience.Stop()
-	r.mu.Lock()
-	to, submitted, aborting := r.client, r.stream != nil, r.aborting
-	r.mu.Unlock()
-	if to != nil {
-		to.Wait() // bounded: it has ended or was closed
-	}
-	if submitted {
-		<-r.ended // it has ended or was dropped, and the engine client guarantees the call
-	}
-	if aborting != nil {
-		<-aborting // bounded: as long as an Abort is on its way, no other request may bear the id (M9)
-	}
 }
 
 // add makes r known and gives it an engine id that no live request bears: a migrated request may come back while its old

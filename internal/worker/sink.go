@@ -24,7 +24,7 @@ func (r *request) OnMessages(messages []*pb.GenerateResponse, more bool) {
 	for _, message := range messages {
 		r.stepLocked(r.convert(message))
 	}
-	crowded := len(r.pending) > pendingBeforeDial
+	crowded := len(r.answer.pending) > pendingBeforeDial
 	r.mu.Unlock()
 	if crowded {
 		r.yield()
