@@ -8,7 +8,6 @@ import (
 	"sync"
 
 	"remora/internal/dynamo/eventplane"
-	"remora/internal/dynamo/status"
 	"remora/internal/kvevents"
 	"remora/internal/kvrelay"
 )
@@ -38,7 +37,7 @@ func Open(ctx context.Context, cfg Config, engine string, sources []kvevents.Sou
 	if err != nil {
 		return nil, err
 	}
-	cfg.Metrics.ReportKVRanks(f.ranks)
+	cfg.Metrics.Register(newCollector(f.ranks))
 	if err = f.publish(ctx); err == nil {
 		err = f.Follow(engine, sources)
 	}
@@ -169,26 +168,17 @@ func (f *Feeds) Close() {
 	}
 }
 
-// ranks is what the metrics say of the feeds.
-func (f *Feeds) ranks() []status.KVRank {
+// ranks is what the metrics are made of.
+func (f *Feeds) ranks() []rankCounts {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	out := make([]status.KVRank, 0, len(f.all))
+	out := make([]rankCounts, 0, len(f.all))
 	for i, one := range f.all {
-		engine, routers := f.before[i], one.publisher.Counts()
+		counts := rankCounts{one.rank, f.before[i], one.publisher.Counts(), one.socket.Subscribers()}
 		if i < len(f.readers) {
-			engine = engine.Plus(f.readers[i].Stats())
+			counts.engine = counts.engine.Plus(f.readers[i].Stats())
 		}
-		out = append(out, status.KVRank{
-			Rank:        one.rank,
-			Connections: engine.Connections, Batches: engine.Batches, LostBatches: engine.Lost, Resets: engine.Resets,
-			Replays: engine.Replays, Skipped: engine.Skipped,
-			Stored: routers.Stored, Removed: routers.Removed, Cleared: routers.Cleared, Messages: routers.Messages,
-			DroppedMessages: routers.Dropped, HeldBlocks: routers.Held, Overflows: routers.Overflows,
-			AnsweredEvents: routers.AnsweredEvents, AnsweredDump: routers.AnsweredDump, AnsweredRange: routers.AnsweredRange,
-			AnsweredError: routers.AnsweredError,
-			Blocks:        routers.Blocks[:], KeptEvents: routers.RingEvents, Subscribers: one.socket.Subscribers(), LastEvent: routers.LastEvent,
-		})
+		out = append(out, counts)
 	}
 	return out
 }

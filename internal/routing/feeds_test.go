@@ -220,7 +220,7 @@ func TestAnotherEnginesEvents(t *testing.T) {
 		if c := p.Counts(); c.LastEvent != 4 {
 			t.Errorf("engines that have no id may be others: %+v", c)
 		}
-		if r := f.ranks(); len(r) != 1 || r[0].Cleared != 3 || r[0].LastEvent != 4 {
+		if r := f.ranks(); len(r) != 1 || r[0].routers.Cleared != 3 || r[0].routers.LastEvent != 4 {
 			t.Errorf("%+v", r)
 		}
 		f.Close()

@@ -1,58 +1,37 @@
-package status
+package routing
 
 import (
 	"strconv"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"remora/internal/dynamo/eventplane"
+	"remora/internal/kvevents"
 )
 
-// KVRank is what is known of one rank's KV events; all but the sizes only grow.
-type KVRank struct {
-	Rank uint32
-
-	// From the engine.
-	Connections uint64 // to its publisher
-	Batches     uint64
-	LostBatches uint64 // for good: dropped by the engine's socket, and not replayed
-	Resets      uint64 // the engine began anew
-	Replays     uint64 // asked for
-	Skipped     uint64 // events that were not understood
-
-	// To routers.
-	Stored, Removed, Cleared uint64 // events
-	Messages                 uint64
-	DroppedMessages          uint64 // a subscriber did not read; counted for each
-	HeldBlocks               uint64 // had to wait for a parent
-	Overflows                uint64 // everything was dropped, because it was more than the bound
-
-	// Recovery queries, by answer.
-	AnsweredEvents, AnsweredDump, AnsweredRange, AnsweredError uint64
-
-	// Sizes.
-	Blocks      []int // by tier
-	KeptEvents  int
-	Subscribers int
-	LastEvent   uint64
+// rankCounts is what is known of one rank's feed.
+type rankCounts struct {
+	rank        uint32
+	engine      kvevents.Stats
+	routers     eventplane.Counts
+	subscribers int
 }
 
-// kvTiers are the words for KVRank.Blocks.
-var kvTiers = [...]string{"device", "host_pinned", "disk", "external"}
-
-// kvRanks turns what read gives into metrics with the label dp_rank, when they are asked for.
-type kvRanks struct {
-	read func() []KVRank
+// collector turns what read gives into metrics with the label dp_rank, when they are asked for. It implements
+// prometheus.Collector.
+type collector struct {
+	read func() []rankCounts
 
 	connections, batches, lost, resets, replays, skipped   *prometheus.Desc
 	published, messages, dropped, held, overflows, queries *prometheus.Desc
 	blocks, kept, subscribers, last                        *prometheus.Desc
 }
 
-// ReportKVRanks has the metrics of the ranks' KV events read from there. Once a Metrics at most.
-func (m *Metrics) ReportKVRanks(read func() []KVRank) {
+func newCollector(read func() []rankCounts) *collector {
 	desc := func(name, help string, more ...string) *prometheus.Desc {
 		return prometheus.NewDesc("remora_kv_"+name, help, append([]string{"dp_rank"}, more...), nil)
 	}
-	m.registry.MustRegister(&kvRanks{
+	return &collector{
 		read:        read,
 		connections: desc("engine_connections_total", "Connections made to the engine's KV events."),
 		batches:     desc("engine_batches_total", "Batches of KV events that the engine sent and that arrived, by replay or not."),
@@ -70,51 +49,51 @@ func (m *Metrics) ReportKVRanks(read func() []KVRank) {
 		kept:        desc("events_kept", "Latest events that are kept for routers that lost some."),
 		subscribers: desc("subscribers", "Routers that listen."),
 		last:        desc("last_event_id", "Id of the newest event."),
-	})
+	}
 }
 
 // Describe implements prometheus.Collector.
-func (k *kvRanks) Describe(to chan<- *prometheus.Desc) {
+func (c *collector) Describe(to chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
-		k.connections, k.batches, k.lost, k.resets, k.replays, k.skipped, k.published, k.messages, k.dropped, k.held, k.overflows,
-		k.queries, k.blocks, k.kept, k.subscribers, k.last,
+		c.connections, c.batches, c.lost, c.resets, c.replays, c.skipped, c.published, c.messages, c.dropped, c.held, c.overflows,
+		c.queries, c.blocks, c.kept, c.subscribers, c.last,
 	} {
 		to <- d
 	}
 }
 
 // Collect implements prometheus.Collector.
-func (k *kvRanks) Collect(to chan<- prometheus.Metric) {
-	for _, r := range k.read() {
-		rank := strconv.FormatUint(uint64(r.Rank), 10)
+func (c *collector) Collect(to chan<- prometheus.Metric) {
+	for _, r := range c.read() {
+		rank := strconv.FormatUint(uint64(r.rank), 10)
 		count := func(d *prometheus.Desc, v uint64, more ...string) {
 			to <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), append([]string{rank}, more...)...)
 		}
 		size := func(d *prometheus.Desc, v float64, more ...string) {
 			to <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, append([]string{rank}, more...)...)
 		}
-		count(k.connections, r.Connections)
-		count(k.batches, r.Batches)
-		count(k.lost, r.LostBatches)
-		count(k.resets, r.Resets)
-		count(k.replays, r.Replays)
-		count(k.skipped, r.Skipped)
-		count(k.published, r.Stored, "stored")
-		count(k.published, r.Removed, "removed")
-		count(k.published, r.Cleared, "cleared")
-		count(k.messages, r.Messages)
-		count(k.dropped, r.DroppedMessages)
-		count(k.held, r.HeldBlocks)
-		count(k.overflows, r.Overflows)
-		count(k.queries, r.AnsweredEvents, "events")
-		count(k.queries, r.AnsweredDump, "tree_dump")
-		count(k.queries, r.AnsweredRange, "out_of_range")
-		count(k.queries, r.AnsweredError, "error")
-		for i, n := range r.Blocks[:min(len(r.Blocks), len(kvTiers))] {
-			size(k.blocks, float64(n), kvTiers[i])
+		count(c.connections, r.engine.Connections)
+		count(c.batches, r.engine.Batches)
+		count(c.lost, r.engine.Lost)
+		count(c.resets, r.engine.Resets)
+		count(c.replays, r.engine.Replays)
+		count(c.skipped, r.engine.Skipped)
+		count(c.published, r.routers.Stored, eventplane.Stored.String())
+		count(c.published, r.routers.Removed, eventplane.Removed.String())
+		count(c.published, r.routers.Cleared, eventplane.Cleared.String())
+		count(c.messages, r.routers.Messages)
+		count(c.dropped, r.routers.Dropped)
+		count(c.held, r.routers.Held)
+		count(c.overflows, r.routers.Overflows)
+		count(c.queries, r.routers.AnsweredEvents, "events")
+		count(c.queries, r.routers.AnsweredDump, "tree_dump")
+		count(c.queries, r.routers.AnsweredRange, "out_of_range")
+		count(c.queries, r.routers.AnsweredError, "error")
+		for tier, n := range r.routers.Blocks {
+			size(c.blocks, float64(n), eventplane.Tier(tier).String())
 		}
-		size(k.kept, float64(r.KeptEvents))
-		size(k.subscribers, float64(r.Subscribers))
-		size(k.last, float64(r.LastEvent))
+		size(c.kept, float64(r.routers.RingEvents))
+		size(c.subscribers, float64(r.subscribers))
+		size(c.last, float64(r.routers.LastEvent))
 	}
 }

@@ -51,9 +51,8 @@ func (c *counted) Batch(b *kvevents.Batch) {
 	}
 	c.before = after
 	for kind := range eventplane.Kind(len(received)) {
-		if received[kind] > 0 { // a kind shows with its first event
-			c.metrics.KVEvents(kind.String(), "received").Add(float64(received[kind]))
-			c.metrics.KVEvents(kind.String(), "accepted").Add(float64(accepted[kind]))
+		if received[kind] > 0 {
+			c.metrics.KVEvents(kind.String(), received[kind], accepted[kind])
 		}
 	}
 }

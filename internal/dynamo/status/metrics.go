@@ -57,6 +57,9 @@ func (m *Metrics) Handler() http.Handler {
 	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError})
 }
 
+// Register adds metrics that another room counts by itself. Once each.
+func (m *Metrics) Register(c prometheus.Collector) { m.registry.MustRegister(c) }
+
 // Bind labels the worker's metrics and makes them visible. A later Bind replaces the labels and keeps the counts.
 func (m *Metrics) Bind(id Identity) {
 	m.mu.Lock()

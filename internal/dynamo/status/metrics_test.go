@@ -6,7 +6,6 @@ import (
 	"os"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -70,8 +69,7 @@ func TestNamesTypesAndLabelsAreThoseOfTheRustSidecar(t *testing.T) {
 	recorded := worker
 	recorded.Model = recorded.ModelID // the recorded engine served its model under the folder's name
 	m.Bind(recorded)
-	m.KVEvents("stored", "received").Inc()
-	m.KVEvents("stored", "accepted").Inc()
+	m.KVEvents("stored", 1, 1)
 	gotTypes, gotSamples := exposed(t, m)
 	wantTypes, wantSamples := fixture(t)
 	maps.DeleteFunc(gotTypes, func(name, _ string) bool { return isOurs(name) })
@@ -320,53 +318,5 @@ func BenchmarkHotPath(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		m.ResponseBytes(100)
-	}
-}
-
-// TestKVRanks: every number arrives under its name, for each rank.
-func TestKVRanks(t *testing.T) {
-	m := NewMetrics()
-	m.ReportKVRanks(func() []KVRank {
-		return []KVRank{
-			{
-				Rank: 4, Connections: 1, Batches: 2, LostBatches: 3, Resets: 4, Replays: 5, Skipped: 6, Stored: 7, Removed: 8, Cleared: 9,
-				Messages: 10, DroppedMessages: 11, HeldBlocks: 12, Overflows: 13, AnsweredEvents: 14, AnsweredDump: 15, AnsweredRange: 16,
-				AnsweredError: 17, Blocks: []int{18, 19, 20, 21}, KeptEvents: 22, Subscribers: 23, LastEvent: 24,
-			},
-			{Rank: 5},
-		}
-	})
-	_, samples := exposed(t, m)
-	want := map[string]string{}
-	for i, metric := range []string{
-		"engine_connections_total", "engine_batches_total", "engine_batches_lost_total", "engine_resets_total", "engine_replays_total",
-		"engine_events_skipped_total", "events_published_total,event_type=\"stored\"", "events_published_total,event_type=\"removed\"",
-		"events_published_total,event_type=\"cleared\"", "messages_total", "messages_dropped_total", "blocks_held_total",
-		"index_overflows_total", "queries_total,answer=\"events\"", "queries_total,answer=\"tree_dump\"",
-		"queries_total,answer=\"out_of_range\"", "queries_total,answer=\"error\"", "blocks,tier=\"device\"", "blocks,tier=\"host_pinned\"",
-		"blocks,tier=\"disk\"", "blocks,tier=\"external\"", "events_kept", "subscribers", "last_event_id",
-	} {
-		name, more, _ := strings.Cut(metric, ",")
-		for rank, value := range map[string]string{"4": strconv.Itoa(i + 1), "5": "0"} {
-			if rank == "5" && name == "blocks" {
-				continue // it told of no tiers
-			}
-			labels := "dp_rank=\"" + rank + "\""
-			switch {
-			case more != "" && more < labels: // Prometheus sorts them
-				labels = more + "," + labels
-			case more != "":
-				labels += "," + more
-			}
-			want["remora_kv_"+name+"{"+labels+"}"] = value
-		}
-	}
-	for key := range samples {
-		if !strings.HasPrefix(key, "remora_kv_") {
-			delete(samples, key)
-		}
-	}
-	if diff := cmp.Diff(want, samples); diff != "" {
-		t.Error(diff)
 	}
 }

@@ -2,8 +2,6 @@ package status
 
 import (
 	"time"
-
-	"github.com/prometheus/client_golang/prometheus"
 )
 
 // ErrorType is the stage at which a request failed, as errors_total counts it.
@@ -180,10 +178,11 @@ func one(up bool) float64 {
 	return 0
 }
 
-// KVEvents gives the counter of one kind of KV event ("stored", "removed", "cleared") at one stage ("received", "accepted").
-// Callers keep it.
-func (m *Metrics) KVEvents(kind, stage string) prometheus.Counter {
-	return m.kvEvents.WithLabelValues(kind, stage)
+// KVEvents counts KV events of one kind ("stored", "removed", "cleared"): those that the engine sent, and those of them that
+// concern routers. A kind shows with its first event.
+func (m *Metrics) KVEvents(kind string, received int, accepted uint64) {
+	m.kvEvents.WithLabelValues(kind, "received").Add(float64(received))
+	m.kvEvents.WithLabelValues(kind, "accepted").Add(float64(accepted))
 }
 
 // KVEventsDropped counts KV events that never arrived.
