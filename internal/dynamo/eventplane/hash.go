@@ -2,7 +2,6 @@ package eventplane
 
 import (
 	"encoding/binary"
-	"iter"
 	"slices"
 
 	"github.com/zeebo/xxh3"
@@ -60,24 +59,4 @@ func SequenceHash(parent, tokensHash uint64) uint64 {
 	binary.LittleEndian.PutUint64(b[:8], parent)
 	binary.LittleEndian.PutUint64(b[8:], tokensHash)
 	return xxh3.HashSeed(b[:], tokensSeed)
-}
-
-// Windows yields the index and the tokens of each full block; what is left at the end is no block. With eagle, for engines that
-// predict with pairs of tokens, a block's hash covers the token after the block too: windows of size+1 tokens, size apart.
-// Nothing is yielded for a size below one.
-func Windows(tokens []uint32, size int, eagle bool) iter.Seq2[int, []uint32] {
-	width := size
-	if eagle {
-		width++
-	}
-	return func(yield func(int, []uint32) bool) {
-		if size < 1 {
-			return
-		}
-		for i, at := 0, 0; at+width <= len(tokens); i, at = i+1, at+size {
-			if !yield(i, tokens[at:at+width]) {
-				return
-			}
-		}
-	}
 }

@@ -50,40 +50,6 @@ func TestMediaEnterTheHashInOrder(t *testing.T) {
 	}
 }
 
-func TestWindows(t *testing.T) {
-	for _, tc := range []struct {
-		name  string
-		n     int
-		size  int
-		eagle bool
-		want  [][]uint32
-	}{
-		{"full and a rest", 9, 4, false, [][]uint32{{0, 1, 2, 3}, {4, 5, 6, 7}}},
-		{"eagle", 9, 4, true, [][]uint32{{0, 1, 2, 3, 4}, {4, 5, 6, 7, 8}}},
-		{"eagle, last token missing", 8, 4, true, [][]uint32{{0, 1, 2, 3, 4}}},
-		{"none", 3, 4, false, nil},
-		{"no size", 3, 0, false, nil},
-	} {
-		tokens := make([]uint32, tc.n)
-		for i := range tokens {
-			tokens[i] = uint32(i)
-		}
-		var got [][]uint32
-		for i, w := range Windows(tokens, tc.size, tc.eagle) {
-			if i != len(got) {
-				t.Fatalf("%s: index %d at %d", tc.name, i, len(got))
-			}
-			got = append(got, w)
-		}
-		if !slices.EqualFunc(got, tc.want, slices.Equal) {
-			t.Errorf("%s: %v, want %v", tc.name, got, tc.want)
-		}
-	}
-	for range Windows(make([]uint32, 100), 4, false) {
-		break // must not go on
-	}
-}
-
 func BenchmarkTokensHash(b *testing.B) {
 	var h Hasher
 	tokens := make([]uint32, 16)
