@@ -79,7 +79,8 @@ differential: build dynamo ## every case of the comparison with the Rust sidecar
 check: lint proto-check vuln ## lint, generated code, vulnerabilities
 
 .PHONY: lint
-lint: ## golangci-lint over all modules, vet, formatting
+lint: ## golangci-lint over all modules, vet, formatting, tidy go.mod
+	for module in . interop bench; do (cd $$module && go mod tidy -diff); done
 	go vet ./...
 	go tool -modfile=tools/lint.mod golangci-lint run ./...
 	cd interop && go vet ./... && go tool -modfile=../tools/lint.mod golangci-lint run --config ../.golangci.yml ./...

@@ -23,42 +23,47 @@ import (
 
 const module = "remora/"
 
-// arrows lists for each room the rooms of this module that it may import. A room covers the packages below it; the
+// arrows lists for each room the rooms that it imports, and no other may it import. A room covers the packages below it; the
 // longest match counts. Tests may import what they like.
 var arrows = map[string][]string{
-	"cmd/remora":                {"cmd", "internal", "proto"},
+	"cmd/remora":                {"cmd", "internal"},
 	"internal/handoff":          {}, // pure: what it knows are its own events and actions
 	"internal/dynamo/protocol":  {},
 	"internal/tinymodel":        {},
-	"internal/memnet":           {},
 	"internal/rawconn":          {},
-	"internal/vllm":             {"internal/vllm", "internal/memnet", "internal/rawconn", "internal/zmq", "proto"}, // memnet: in vllmtest alone
+	"internal/vllm":             {"internal/vllm", "internal/rawconn", "internal/zmq", "proto"},
 	"internal/translate":        {"internal/dynamo/protocol", "proto"},
 	"internal/zmq":              {}, // a leaf: sockets, whatever goes over them
 	"internal/kvevents":         {"internal/zmq"},
 	"internal/dynamo/modelcard": {"internal/dynamo/protocol"},
-	"internal/dynamo/discovery": {"internal/dynamo/protocol"},
-	"internal/dynamo/status":    {"internal/dynamo/protocol"},
+	"internal/dynamo/discovery": {},
+	"internal/dynamo/status":    {},
 	// The stores and planes of services stand apart: what a worker does not use at run time, its room does not know.
 	"internal/dynamo/discovery/etcd":         {"internal/dynamo/discovery"},
 	"internal/dynamo/requestplane/natsplane": {"internal/dynamo/requestplane", "internal/dynamo/discovery"},
-	"internal/dynamo/requestplane": {
-		"internal/dynamo/protocol", "internal/dynamo/requestplane", "internal/rawconn",
-	},
-	"internal/dynamo/eventplane": {"internal/dynamo/protocol", "internal/dynamo/eventplane"}, // itself: what its tests play routers with
-	"internal/kvrelay":           {"internal/kvevents", "internal/dynamo/eventplane"},
-	"internal/routing":           {"internal/dynamo", "internal/kvevents", "internal/kvrelay", "internal/zmq"},
+	"internal/dynamo/requestplane":           {"internal/dynamo/protocol", "internal/rawconn"},
+	"internal/dynamo/eventplane":             {"internal/dynamo/protocol"},
+	"internal/kvrelay":                       {"internal/kvevents", "internal/dynamo/eventplane"},
+	"internal/routing":                       {"internal/dynamo", "internal/kvevents", "internal/kvrelay", "internal/zmq"},
 	"internal/worker": {
-		"internal/worker", "internal/handoff", "internal/translate", "internal/vllm", "internal/dynamo",
+		"internal/handoff", "internal/translate", "internal/vllm", "internal/dynamo",
 		"internal/kvevents", "internal/routing", "proto",
 	},
 	"internal/sim": {"internal/sim", "internal/tinymodel", "internal/zmq", "proto"},
 	// A Dynamo client like any other: it meets workers on the wire alone.
 	"internal/frontdoor": {"internal/dynamo", "internal/tinymodel"},
-	"proto":              {},
-	"interop":            {"interop", "internal/tinymodel", "internal/sim/calibration"}, // meets Remora as a program
-	"tools":              {},
-	everywhere:           {},
+	// Tests alone import these; see TestRoomsOfTests.
+	"internal/chaos":                            {},
+	"internal/memnet":                           {},
+	"internal/vllm/vllmtest":                    {"internal/memnet", "proto"},
+	"internal/dynamo/eventplane/eventplanetest": {"internal/dynamo/eventplane"},
+
+	"proto":             {},
+	"interop":           {"interop", "internal/tinymodel"},                                // meets Remora as a program
+	"bench":             {"bench", "internal/dynamo", "internal/tinymodel", "proto"},      // likewise
+	"bench/cmd/profile": {"internal/dynamo", "internal/vllm", "internal/worker", "bench"}, // has a worker inside
+	"tools":             {},
+	everywhere:          {},
 }
 
 // everywhere is the one room that all others may import: a pause that ends with a context is nobody's own.
@@ -80,11 +85,11 @@ type pkg struct {
 	XTestGoFiles []string
 }
 
-// packages lists those of both modules.
+// packages lists those of all modules.
 func packages(t *testing.T) []pkg {
 	t.Helper()
 	var all []pkg
-	for _, dir := range []string{".", "interop"} { // two modules, one tree
+	for _, dir := range []string{".", "interop", "bench"} { // three modules, one tree
 		dec := json.NewDecoder(bytes.NewReader(run(t, "go", "list", "-C", dir, "-json=Dir,ImportPath,Name,GoFiles,Imports,TestGoFiles,XTestGoFiles", "./...")))
 		for dec.More() {
 			var p pkg
@@ -122,6 +127,7 @@ func room(importPath string) (string, bool) {
 }
 
 func TestImportArrows(t *testing.T) {
+	used := map[string]map[string]bool{} // by room and what it may import
 	for _, p := range packages(t) {
 		if len(p.GoFiles) == 0 {
 			continue // tests only, like this package
@@ -131,10 +137,42 @@ func TestImportArrows(t *testing.T) {
 			t.Errorf("%s belongs to no room: say in arrows what it may import", p.ImportPath)
 			continue
 		}
+		if used[name] == nil {
+			used[name] = map[string]bool{}
+		}
 		for _, imported := range p.Imports {
 			path, own := strings.CutPrefix(imported, module)
-			if own && path != everywhere && !slices.ContainsFunc(arrows[name], func(a string) bool { return path == a || strings.HasPrefix(path, a+"/") }) {
+			if !own || path == everywhere {
+				continue
+			}
+			i := slices.IndexFunc(arrows[name], func(a string) bool { return path == a || strings.HasPrefix(path, a+"/") })
+			if i < 0 {
 				t.Errorf("%s imports %s, which its room %s may not", p.ImportPath, imported, name)
+				continue
+			}
+			used[name][arrows[name][i]] = true
+		}
+	}
+	for name, allowed := range arrows {
+		for _, arrow := range allowed {
+			if !used[name][arrow] {
+				t.Errorf("%s may import %s and does not: take the arrow away", name, arrow)
+			}
+		}
+	}
+}
+
+// roomsOfTests are what programs must not link.
+var roomsOfTests = []string{"internal/chaos", "internal/memnet", "internal/vllm/vllmtest", "internal/dynamo/eventplane/eventplanetest"}
+
+func TestRoomsOfTests(t *testing.T) {
+	for _, program := range packages(t) {
+		if program.Name != "main" {
+			continue
+		}
+		for dep := range strings.Lines(string(run(t, "go", "list", "-C", program.Dir, "-deps", "."))) {
+			if path, own := strings.CutPrefix(strings.TrimSpace(dep), module); own && slices.Contains(roomsOfTests, path) {
+				t.Errorf("%s links %s, which is for tests", program.ImportPath, path)
 			}
 		}
 	}
