@@ -54,6 +54,7 @@
 //	open       bad+tokens     drop terminal(failed) -> done
 //	open       cancel         timer(30s) -> draining
 //	open       cut            abort drop terminal(shutdown) -> done
+//	open       declined       terminal(failed) -> done
 //	open       end            terminal(incomplete) -> done
 //	open       error          terminal(failed) -> done
 //	open       finish         emit drop terminal(finished) -> done
@@ -68,6 +69,7 @@
 //	streaming  bad+tokens     drop terminal(failed) -> done
 //	streaming  cancel         abort drop terminal(cancelled) -> done
 //	streaming  cut            abort drop terminal(shutdown) -> done
+//	streaming  declined       terminal(failed) -> done
 //	streaming  end            terminal(incomplete) -> done
 //	streaming  error          terminal(failed) -> done
 //	streaming  finish         emit drop terminal(finished) -> done
@@ -83,7 +85,8 @@
 //	draining   cut            abort drained(cut) drop -> done
 //	                       or drained(cut) -> done
 //	                       or drained(cut) drop -> done
-//	draining   declined       release drained(ended) -> done
+//	draining   declined       drained(ended) -> done
+//	                       or release drained(ended) -> done
 //	draining   dispatch       submit-short -> draining
 //	draining   end            drained(ended) -> done
 //	draining   error          drained(ended) -> done
@@ -130,6 +133,7 @@
 //	open       bad+tokens     drop terminal(failed) -> done
 //	open       cancel         timer(30s) abort patience(5s) -> draining
 //	open       cut            abort drop terminal(shutdown) -> done
+//	open       declined       terminal(failed) -> done
 //	open       end            terminal(incomplete) -> done
 //	open       error          terminal(failed) -> done
 //	open       finish         emit drop terminal(finished) -> done
@@ -144,6 +148,7 @@
 //	streaming  bad+tokens     drop terminal(failed) -> done
 //	streaming  cancel         abort drop terminal(cancelled) -> done
 //	streaming  cut            abort drop terminal(shutdown) -> done
+//	streaming  declined       terminal(failed) -> done
 //	streaming  end            terminal(incomplete) -> done
 //	streaming  error          terminal(failed) -> done
 //	streaming  finish         emit drop terminal(finished) -> done
@@ -157,7 +162,8 @@
 //	draining   bad+tokens     drained(released) drop -> done
 //	draining   cut            drained(cut) -> done
 //	                       or drained(cut) drop -> done
-//	draining   declined       release drained(ended) -> done
+//	draining   declined       drained(ended) -> done
+//	                       or release drained(ended) -> done
 //	draining   dispatch       submit-short -> draining
 //	draining   end            drained(ended) -> done
 //	draining   error          drained(ended) -> done
@@ -202,6 +208,7 @@
 //	open       bad+tokens     drop terminal(failed) -> done
 //	open       cancel         timer(30s) abort -> draining
 //	open       cut            abort drop terminal(shutdown) -> done
+//	open       declined       terminal(failed) -> done
 //	open       end            terminal(incomplete) -> done
 //	open       error          terminal(failed) -> done
 //	open       finish         emit drop terminal(finished) -> done
@@ -216,6 +223,7 @@
 //	streaming  bad+tokens     drop terminal(failed) -> done
 //	streaming  cancel         timer(30s) abort -> draining
 //	streaming  cut            abort drop terminal(shutdown) -> done
+//	streaming  declined       terminal(failed) -> done
 //	streaming  end            terminal(incomplete) -> done
 //	streaming  error          terminal(failed) -> done
 //	streaming  finish         emit drop terminal(finished) -> done
@@ -263,6 +271,7 @@
 //	open       bad+tokens     drop terminal(failed) -> done
 //	open       cancel         abort drop terminal(cancelled) -> done
 //	open       cut            abort drop terminal(shutdown) -> done
+//	open       declined       terminal(failed) -> done
 //	open       end            terminal(incomplete) -> done
 //	open       error          terminal(failed) -> done
 //	open       finish         emit drop terminal(finished) -> done
@@ -277,6 +286,7 @@
 //	streaming  bad+tokens     drop terminal(failed) -> done
 //	streaming  cancel         abort drop terminal(cancelled) -> done
 //	streaming  cut            abort drop terminal(shutdown) -> done
+//	streaming  declined       terminal(failed) -> done
 //	streaming  end            terminal(incomplete) -> done
 //	streaming  error          terminal(failed) -> done
 //	streaming  finish         emit drop terminal(finished) -> done

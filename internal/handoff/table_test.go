@@ -163,7 +163,7 @@ func TestEveryRowHasATrace(t *testing.T) {
 	if err != nil && !os.IsNotExist(err) {
 		t.Fatal(err)
 	}
-	text := strings.TrimSpace(string(old)+"\n\n"+strings.Join(missing, "\n\n")) + "\n"
+	text := strings.TrimSpace(strings.TrimSpace(string(old))+"\n\n"+strings.Join(missing, "\n\n")) + "\n"
 	if err := os.WriteFile("testdata/rows.trace", []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
