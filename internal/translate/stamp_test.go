@@ -1,6 +1,7 @@
 package translate
 
 import (
+	"math"
 	"strings"
 	"testing"
 	"time"
@@ -42,6 +43,13 @@ func TestStampAge(t *testing.T) {
 		{"short lease, beyond its half", Stamp{Finished: 1000 * second, Lease: 4 * time.Second}, 1002*second + 1, 0, true, true},
 		{"negative", stamp, 999 * second, 0, false, false},
 		{"absurd", stamp, 1000*second + 25*3600*second, 0, false, false},
+		{"just not absurd", Stamp{Finished: 1000 * second, Lease: 48 * time.Hour}, 1000*second + 24*3600*second - 1, time.Hour, true, false},
+		{"absurd to the nanosecond", Stamp{Finished: 1000 * second, Lease: 48 * time.Hour}, 1000*second + 24*3600*second, 0, false, false},
+		{"no time of the prefill", Stamp{Lease: 30 * time.Second}, 5 * second, 0, false, false},
+		{"a prefill before time began", Stamp{Finished: -second, Lease: 30 * time.Second}, 5 * second, 0, false, false},
+		{"a decode before time began", Stamp{Finished: 1, Lease: 30 * time.Second}, -second, 0, false, false},
+		{"both ends of time", Stamp{Finished: math.MinInt64, Lease: 30 * time.Second}, math.MaxInt64, math.MaxInt64, false, false},
+		{"no lease", Stamp{Finished: 1000 * second}, 1001 * second, 0, false, false},
 		{"no stamp", Stamp{}, 1001 * second, 0, false, false},
 		{"no time of the decode", stamp, 0, 0, false, false},
 	} {
@@ -49,6 +57,22 @@ func TestStampAge(t *testing.T) {
 		if known != row.known || known && row.stamp.Stale(age) != row.stale {
 			t.Errorf("%s: age %v, known %v, stale %v", row.name, age, known, row.stamp.Stale(age))
 		}
+	}
+}
+
+// TestStampIsAdded to an object, once, and leaves the one that it was given as it is.
+func TestStampIsAdded(t *testing.T) {
+	s := Stamp{Finished: 1, Lease: time.Second}
+	bare := protocol.Map(protocol.Member{Key: "a", Value: protocol.Int(1)})
+	once := s.Add(bare)
+	s.Finished = 2
+	twice := s.Add(once)
+	text, _ := twice.Get(stampKey)
+	if len(bare.Map) != 1 || len(once.Map) != 2 || len(twice.Map) != 2 || text.Str != s.String() {
+		t.Errorf("%v, %v, %v", bare, once, twice)
+	}
+	if got := s.Add(protocol.Int(1)); got.Kind != protocol.KindInt {
+		t.Errorf("a number became %v", got)
 	}
 }
 
@@ -73,6 +97,7 @@ func TestStampInHandoff(t *testing.T) {
 		{"not looked at", HandoffOff, mark(func(s *Stamp) { s.Prompt.Hash++ }), FaultNone, true},
 		{"the prefill engine's block size counts", HandoffStrict, mark(func(s *Stamp) { s.BlockSize = 16 }), FaultBlockCount, false},
 		{"garbage is as good as none", HandoffStrict, `_remora:"2;x"`, FaultNone, false},
+		{"a later version is as good as none", HandoffStrict, `_remora:"2` + strings.TrimPrefix(Stamp{Finished: 1, Lease: time.Second}.String(), "1") + `"`, FaultNone, false},
 		{"another kind is as good as none", HandoffStrict, `_remora:7`, FaultNone, false},
 	} {
 		t.Run(row.name, func(t *testing.T) {

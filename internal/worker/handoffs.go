@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"slices"
 	"sync"
 	"time"
 
@@ -17,23 +18,29 @@ type handoffs struct {
 	blockSize uint32        // set once
 	check     bool          // set once
 
-	mu    sync.Mutex
-	used  map[string]time.Time // guarded by mu; by translate.Call.HandoffKey, until when a second use must be refused
-	order []string             // guarded by mu; the keys of used, oldest first: all stay for the same time
+	mu sync.Mutex
+	// used has the hand-offs that were used, by translate.Call.HandoffKey, with until when a second use must be refused. It holds
+	// as many as come within the longest lease. order has its keys, oldest first. Both guarded by mu.
+	used  map[string]time.Time
+	order []string
 }
+
+// longestLease bounds how long a stamp can have its hand-off remembered.
+const longestLease = time.Hour
 
 func newHandoffs(lease time.Duration, blockSize uint32, check translate.HandoffCheck) *handoffs {
 	return &handoffs{lease: lease, blockSize: blockSize, check: check != translate.HandoffOff, used: make(map[string]time.Time)}
 }
 
 // stamp adds a stamp to the hand-off of a finished prefill whose frame was sent at sent (the frontend's clock, nanoseconds) and
-// came in since ago. Without that time nobody can tell an age, so there is no stamp.
+// came in since ago. Without that time nobody can tell an age; the stamp says so, and what it was made for all the same.
 func (h *handoffs) stamp(out *protocol.EngineOutput, prompt translate.Prompt, sent int64, since time.Duration) {
-	if sent <= 0 {
-		return
+	finished := int64(0)
+	if sent > 0 {
+		finished = sent + since.Nanoseconds()
 	}
 	out.DisaggregatedParams = translate.Stamp{
-		Finished: sent + since.Nanoseconds(), Lease: h.lease, BlockSize: h.blockSize, Prompt: prompt,
+		Finished: finished, Lease: h.lease, BlockSize: h.blockSize, Prompt: prompt,
 	}.Add(out.DisaggregatedParams)
 }
 
@@ -53,7 +60,7 @@ func (h *handoffs) admit(c *claim, sent int64, since time.Duration) (refusal *tr
 	if known && c.stamp.Stale(age) {
 		return translate.Stale(age), false
 	}
-	if !h.use(c.key, time.Now()) {
+	if !h.use(c.key, c.stamp.Lease, time.Now()) {
 		return translate.Reused(), !known
 	}
 	return nil, !known
@@ -65,8 +72,9 @@ func (h *handoffs) stale(c *claim, sent int64, since time.Duration) bool {
 	return h.check && known && c.stamp.Stale(age)
 }
 
-// use notes the use of a hand-off; false: it was used before, within a lease. One without a name can't be told from others.
-func (h *handoffs) use(key string, now time.Time) bool {
+// use notes the use of a hand-off; false: it was used before, within its lease: the one that its stamp tells, where that is
+// longer than the one configured here. One without a name can't be told from others.
+func (h *handoffs) use(key string, lease time.Duration, now time.Time) bool {
 	if key == "" {
 		return true
 	}
@@ -76,10 +84,13 @@ func (h *handoffs) use(key string, now time.Time) bool {
 		delete(h.used, h.order[0])
 		h.order = h.order[1:]
 	}
-	if _, again := h.used[key]; again {
-		return false
+	if until, again := h.used[key]; again {
+		if now.Before(until) {
+			return false
+		}
+		h.order = slices.DeleteFunc(h.order, func(k string) bool { return k == key }) // behind one that stays longer: rare
 	}
-	h.used[key] = now.Add(h.lease)
+	h.used[key] = now.Add(max(h.lease, min(lease, longestLease)))
 	h.order = append(h.order, key)
 	return true
 }

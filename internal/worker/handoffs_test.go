@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -9,6 +10,7 @@ import (
 
 	"remora/internal/dynamo/protocol"
 	"remora/internal/dynamo/requestplane"
+	"remora/internal/translate"
 	"remora/internal/vllm/vllmtest"
 	pb "remora/proto/vllm"
 )
@@ -45,13 +47,16 @@ func prefilled(t *testing.T, told bool) (params protocol.Value) {
 
 // TestStampedHandoffs: what a prefill worker stamps, a decode worker checks: age by the frontend's clock, prompt, first use.
 func TestStampedHandoffs(t *testing.T) {
-	stamped, bare := prefilled(t, true), prefilled(t, false)
-	if _, ok := bare.Get("_remora"); ok {
-		t.Error("a stamp without a time")
+	stamped, untold := prefilled(t, true), prefilled(t, false)
+	for finished, params := range map[int64]protocol.Value{sentAt + (2 * time.Second).Nanoseconds(): stamped, 0: untold} {
+		text, _ := params.Get("_remora")
+		got, err := translate.ParseStamp(text.Str)
+		want := translate.Stamp{Finished: finished, Lease: 30 * time.Second, BlockSize: 16, Prompt: got.Prompt}
+		if err != nil || got != want || got.Prompt.Tokens != 4 || got.Prompt.Hash == 0 {
+			t.Errorf("stamp %+v, %v; want %+v", got, err, want)
+		}
 	}
-	if _, ok := stamped.Get("_remora"); !ok {
-		t.Fatal("no stamp")
-	}
+	bare := protocol.Map(slices.DeleteFunc(slices.Clone(stamped.Map), func(m protocol.Member) bool { return m.Key == "_remora" })...)
 	const served, refused = "1 2 3 length final", "error(Backend.Disconnected) final"
 	for name, row := range map[string]struct {
 		params  protocol.Value
@@ -60,6 +65,8 @@ func TestStampedHandoffs(t *testing.T) {
 		queued  time.Duration // in line for a place
 		want    string
 		reason  string  // of the refusal
+		silent  bool    // the decode's frontend does not tell the time
+		off     bool    // --handoff-check=off
 		unknown float64 // ages that can't be told
 	}{
 		"fresh":                   {params: stamped, age: 5 * time.Second, want: served},
@@ -68,6 +75,10 @@ func TestStampedHandoffs(t *testing.T) {
 		"fresh after the queue":   {params: stamped, age: time.Second, queued: 20 * time.Second, want: served},
 		"from before its prefill": {params: stamped, age: -time.Minute, want: served, unknown: 1},
 		"without a stamp":         {params: bare, age: time.Hour, want: served, unknown: 1},
+		"the prefill had no time": {params: untold, age: time.Hour, want: served, unknown: 1},
+		"the decode has no time":  {params: stamped, age: time.Hour, silent: true, want: served, unknown: 1},
+		"no time, another prompt": {params: untold, age: time.Second, prompt: []uint32{4, 3, 2, 1}, want: refused, reason: "tokens"},
+		"stale, not looked at":    {params: stamped, age: time.Hour, off: true, want: served},
 		"of another prompt":       {params: stamped, age: time.Second, prompt: []uint32{4, 3, 2, 1}, want: refused, reason: "tokens"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -79,6 +90,9 @@ func TestStampedHandoffs(t *testing.T) {
 					defer first.read()
 					synctest.Wait()
 				}
+				if row.off {
+					r.svc.handoffs.check, r.svc.translate.HandoffCheck = false, translate.HandoffOff
+				}
 				unknown := r.count("remora_handoffs_unstamped_total")
 				ask := func(id string) *open {
 					return r.sendSpoilt(id, func(in *requestplane.Request) {
@@ -88,7 +102,9 @@ func TestStampedHandoffs(t *testing.T) {
 						}
 						b.PrefillResult.DisaggregatedParams = row.params
 						in.Body = protocol.AppendRequest(nil, protocol.MsgPack, b)
-						in.Headers.FrontendSendNS = sentAt + (2*time.Second + row.age).Nanoseconds()
+						if !row.silent {
+							in.Headers.FrontendSendNS = sentAt + (2*time.Second + row.age).Nanoseconds()
+						}
 					})
 				}
 				if got := ask("x").read(); got != row.want {
@@ -106,6 +122,12 @@ func TestStampedHandoffs(t *testing.T) {
 					}
 					return
 				}
+				if row.off {
+					if got := ask("again").read(); got != served {
+						t.Errorf("a second use read %q", got)
+					}
+					return
+				}
 				if got := ask("again").read(); got != refused || r.count("remora_handoffs_refused_total", `"reused"`) != 1 {
 					t.Errorf("a second use read %q", got)
 				}
@@ -115,10 +137,49 @@ func TestStampedHandoffs(t *testing.T) {
 					}
 				}
 				<-after(31 * time.Second)
-				if r.svc.handoffs.use("other", time.Now()); len(r.svc.handoffs.used) != 1 {
+				if r.svc.handoffs.use("other", 0, time.Now()); len(r.svc.handoffs.used) != 1 {
 					t.Errorf("%d hand-offs remembered after the lease", len(r.svc.handoffs.used)-1)
 				}
 			})
 		})
+	}
+}
+
+// TestUsedForALease: a second use is refused for the lease, to the last moment: the stamp's where that is the longer one, and
+// whatever the order in which they end.
+func TestUsedForALease(t *testing.T) {
+	const lease, long = 30 * time.Second, 2 * time.Minute
+	began := time.Now()
+	h := newHandoffs(lease, 16, translate.HandoffStrict)
+	for _, step := range []struct {
+		at    time.Duration
+		key   string
+		lease time.Duration // the stamp's
+		ok    bool
+	}{
+		{0, "long", long, true},
+		{0, "a", 0, true},
+		{0, "short", lease / 2, true},
+		{0, "", 0, true},
+		{lease - 1, "a", 0, false},
+		{lease - 1, "short", lease / 2, false},
+		{lease - 1, "", 0, true},
+		{lease, "short", lease / 2, true},
+		{lease, "a", 0, true},
+		{2*lease - 1, "a", 0, false},
+		{long - 1, "long", 0, false},
+		{long, "long", 1000 * time.Hour, true},
+		{long + longestLease - 1, "long", 0, false},
+		{long + longestLease, "long", 0, true},
+	} {
+		if ok := h.use(step.key, step.lease, began.Add(step.at)); ok != step.ok {
+			t.Errorf("%s after %v: %v", step.key, step.at, ok)
+		}
+		if len(h.order) != len(h.used) {
+			t.Fatalf("%s after %v: %d keys, %d in order", step.key, step.at, len(h.used), len(h.order))
+		}
+	}
+	if len(h.used) != 1 {
+		t.Errorf("%d remembered at the end", len(h.used))
 	}
 }
