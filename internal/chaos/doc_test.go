@@ -16,5 +16,7 @@
 //
 //	go test ./internal/chaos -run TestReplay -seed N -v
 //
-// Not covered here: real goroutines, connections and clocks; internal/worker tests those.
+// Storms (storm_test.go) are the same with nothing modelled but the frontend: real workers (internal/worker) and simulated
+// engines (internal/sim) that talk over connections in memory (site_test.go), in the time of a synctest bubble. A seed draws
+// what happens, the goroutines take their own course, and the invariants are checked after each (stormcheck_test.go).
 package chaos
