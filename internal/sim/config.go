@@ -39,7 +39,7 @@ type Config struct {
 	Blocks           int // KV blocks, the null block included; default 1024
 	MaxModelLen      int // prompt and answer together; default 8192, or what the blocks hold if that is less
 	MaxSeqs          int // requests that run at the same time; default 64
-	MaxBatchedTokens int // tokens of one step; default 2048
+	MaxBatchedTokens int // tokens of one step, at least one for each of MaxSeqs; default 2048, or more where the others need it
 	// PrefillTokensPerStep limits how many of a step's tokens are prompt tokens. Default: MaxBatchedTokens.
 	PrefillTokensPerStep int
 	// DataParallelSize is the number of data-parallel ranks, DataParallelSizeLocal of those that are here, each with blocks of its
@@ -129,7 +129,7 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	setDefault(&c.MaxModelLen, min(tinymodel.MaxContext, (c.Blocks-1)*c.BlockSize))
 	setDefault(&c.MaxSeqs, 64)
-	setDefault(&c.MaxBatchedTokens, 2048)
+	setDefault(&c.MaxBatchedTokens, max(2048, c.MaxSeqs, c.PrefillTokensPerStep))
 	setDefault(&c.PrefillTokensPerStep, c.MaxBatchedTokens)
 	setDefault(&c.StepTime, 10*time.Millisecond)
 	setDefault(&c.Lease, 30*time.Second)

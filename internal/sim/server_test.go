@@ -419,6 +419,7 @@ func TestConfigIsChecked(t *testing.T) {
 		"negative lease": {Model: "m", Lease: -1},
 		"too long":       {Model: "m", Blocks: 10, MaxModelLen: 1000},
 		"too large":      {Model: "m", Blocks: 1 << 40},
+		"short steps":    {Model: "m", MaxSeqs: 11, MaxBatchedTokens: 10},
 	} {
 		if _, err := New(cfg); !errors.Is(err, ErrConfig) {
 			t.Errorf("%s: %v", name, err)
@@ -427,5 +428,10 @@ func TestConfigIsChecked(t *testing.T) {
 	s, err := New(Config{Model: "m", Blocks: 11})
 	if err != nil || s.cfg.MaxModelLen != 160 {
 		t.Errorf("few blocks: %v", err)
+	}
+	for _, cfg := range []Config{{Model: "m", MaxSeqs: 5000}, {Model: "m", PrefillTokensPerStep: 5000}} {
+		if s, err := New(cfg); err != nil || s.cfg.MaxBatchedTokens != 5000 || s.cfg.PrefillTokensPerStep != 5000 {
+			t.Errorf("steps follow: %v", err)
+		}
 	}
 }

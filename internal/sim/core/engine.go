@@ -40,6 +40,8 @@ func (c Config) validate() error {
 		return fmt.Errorf("%w: sizes must be positive", ErrConfig)
 	case (c.Blocks-1)*c.BlockSize < c.MaxModelLen:
 		return fmt.Errorf("%w: %d usable blocks of %d tokens cannot hold one request of %d tokens", ErrConfig, c.Blocks-1, c.BlockSize, c.MaxModelLen)
+	case c.MaxBatchedTokens < c.MaxSeqs: // a real engine refuses it too: the last ones would get nothing while the others run
+		return fmt.Errorf("%w: %d tokens of one step are too few for %d requests", ErrConfig, c.MaxBatchedTokens, c.MaxSeqs)
 	case c.Lease <= 0:
 		return fmt.Errorf("%w: lease must be positive", ErrConfig)
 	default:

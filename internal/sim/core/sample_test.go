@@ -148,6 +148,7 @@ func TestConfigIsChecked(t *testing.T) {
 		"no block size": func(c *Config) { c.BlockSize = 0 },
 		"null only":     func(c *Config) { c.Blocks = 1 },
 		"too long":      func(c *Config) { c.MaxModelLen = c.Blocks * c.BlockSize },
+		"short steps":   func(c *Config) { c.MaxBatchedTokens = c.MaxSeqs - 1 },
 		"no lease":      func(c *Config) { c.Lease = 0 },
 		"no words":      func(c *Config) { c.Vocab.Words = nil },
 		"word outside":  func(c *Config) { c.Vocab.Words = []uint32{512} },
