@@ -51,25 +51,33 @@ func (l *loop) run(ctx context.Context) {
 	l.start = time.Now()
 	timer := time.NewTimer(0)
 	<-timer.C
-	for {
+	ends := l.start // of the step under way, or of the last one
+	for busy := false; ; {
+		if !busy {
+			ends = time.Now()
+		}
 		plan := l.engine.Schedule(time.Since(l.start))
 		if l.fetch != nil {
 			l.fetch.carryOut(plan)
 		}
 		l.deliver()
 		var alarm <-chan time.Time
-		if plan.Busy {
-			timer.Reset(l.stepTime)
+		if busy = plan.Busy; busy {
+			// What this side of the engine computes is part of the step, unless it takes longer than that.
+			if ends = ends.Add(l.stepTime); time.Until(ends) < 0 {
+				ends = time.Now()
+			}
+			timer.Reset(time.Until(ends))
 			alarm = timer.C
 		} else if at, ok := l.engine.NextDeadline(); ok {
 			timer.Reset(at - time.Since(l.start))
 			alarm = timer.C
 		}
-		if !l.wait(ctx, alarm, plan.Busy) {
+		if !l.wait(ctx, alarm, busy) {
 			return
 		}
 		timer.Stop()
-		if plan.Busy {
+		if busy {
 			l.engine.Apply(time.Since(l.start))
 			l.deliver()
 		}

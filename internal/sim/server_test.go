@@ -21,6 +21,7 @@ import (
 	"remora/internal/memnet"
 
 	"remora/internal/sim/core"
+	"remora/internal/sim/kvpub"
 	pb "remora/proto/vllm"
 )
 
@@ -434,4 +435,34 @@ func TestConfigIsChecked(t *testing.T) {
 			t.Errorf("steps follow: %v", err)
 		}
 	}
+}
+
+// slowMast is an event network that takes its time, which an engine core spends as it does what it computes.
+type slowMast struct{ *airwaves }
+
+func (s slowMast) Pub(endpoint string, hwm int) (kvpub.Pub, string, error) {
+	pub, at, err := s.airwaves.Pub(endpoint, hwm)
+	return slowPub{pub}, at, err
+}
+
+type slowPub struct{ kvpub.Pub }
+
+func (p slowPub) Publish(frames ...[]byte) int {
+	time.Sleep(400 * time.Millisecond)
+	return p.Pub.Publish(frames...)
+}
+
+// TestStepTimeIsAll: what the simulator itself needs for a step is part of the step's time, not on top of it.
+func TestStepTimeIsAll(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, network{}, "e", func(c *Config) {
+			c.StepTime, c.BlockSize, c.Blocks = time.Second, 1, 200 // each token fills a block, which is told
+			c.KVEvents, c.EventsNetwork = kvpub.Config{Enable: true, Endpoint: "tcp://*:1"}, slowMast{newAirwaves()}
+		})
+		begin := time.Now()
+		e.tokens(t, request("r", words(9, 1), 10))
+		if took := time.Since(begin); took < 10*time.Second || took > 10500*time.Millisecond {
+			t.Errorf("ten steps took %v", took)
+		}
+	})
 }
