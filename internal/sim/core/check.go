@@ -32,7 +32,22 @@ func (e *Engine) Check() error {
 	if err := e.checkLists(); err != nil {
 		return err
 	}
+	if err := e.checkWriters(refs); err != nil {
+		return err
+	}
 	return e.pool.check(refs)
+}
+
+// checkWriters: what a request or its transfer will still write into is nobody else's.
+func (e *Engine) checkWriters(refs []int) error {
+	for id, s := range e.seqs {
+		for _, block := range s.table[s.computed/e.cfg.BlockSize:] {
+			if refs[block] != 1 {
+				return fmt.Errorf("%w: %s writes into block %d, which has %d owners", ErrInvariant, id, block, refs[block])
+			}
+		}
+	}
+	return nil
 }
 
 // countRefs adds one reference for each block; a table never names a block twice, and never the null block.

@@ -119,8 +119,22 @@ func (s *storm) actions() map[string]func(*rapid.T) {
 			}
 		},
 		"clear": func(t *rapid.T) {
-			s.p.ClearCache(rapid.Bool().Draw(t, "everybody"))
-			s.follow(s.p)
+			e := rapid.SampledFrom([]*Engine{s.p, s.d}).Draw(t, "engine")
+			var plan Plan
+			within := rapid.Bool().Draw(t, "within")
+			if within {
+				plan = e.Schedule(s.now)
+				s.carry(e, plan)
+			}
+			e.ClearCache(rapid.Bool().Draw(t, "everybody"))
+			if plan.Busy {
+				e.Apply(s.now)
+			}
+			s.collect(e)
+		},
+		"pause": func(t *rapid.T) {
+			e := rapid.SampledFrom([]*Engine{s.p, s.d}).Draw(t, "engine")
+			e.SetPause(rapid.SampledFrom([]Pause{PauseNone, PauseNone, PauseNew, PauseAll}).Draw(t, "level"))
 		},
 		"time": func(t *rapid.T) {
 			s.now += time.Duration(rapid.IntRange(0, s.jump).Draw(t, "ms")) * time.Millisecond
@@ -146,6 +160,7 @@ func (s *storm) decode(t *rapid.T) {
 	id := rapid.SampledFrom(ids).Draw(t, "hand-off")
 	req := decode("d", s.prompts[id], rapid.IntRange(1, 8).Draw(t, "tokens"), s.handOffs[id])
 	req.BypassCache = rapid.IntRange(0, 9).Draw(t, "bypass") == 0
+	req.Transfer.Produce = rapid.IntRange(0, 9).Draw(t, "produce") == 0
 	if !s.stale {
 		delete(s.prompts, id) // used: Step does not bring it back
 		delete(s.handOffs, id)
@@ -156,9 +171,14 @@ func (s *storm) decode(t *rapid.T) {
 // calm lets everything end: all reads arrive, all leases run out.
 func (s *storm) calm() {
 	s.unstall()
+	s.p.SetPause(PauseNone)
+	s.d.SetPause(PauseNone)
 	for range len(s.live) + 1 { // a lease that ends may let the next prefill run, which is held in its turn
 		s.settle()
-		s.now += 13 * time.Second
+		for range 13 { // in jumps that heartbeats survive: a decode may wait for blocks that D holds for somebody else
+			s.now += time.Second
+			s.step()
+		}
 	}
 	s.settle()
 	for _, e := range []*Engine{s.p, s.d} {

@@ -37,6 +37,37 @@ func TestEverySlotMatters(t *testing.T) {
 	}
 }
 
+// TestEverySlotEntersTheNext overwrites one slot of a prompt that is taken in bit by bit: each slot that is written afterwards is
+// another one, as the KV of a real model would be, and none before.
+func TestEverySlotEntersTheNext(t *testing.T) {
+	const length, chunk = 20, 5
+	slots := func(corrupt int) []uint64 {
+		b := newBench(t, func(c *Config) { c.PrefillTokens = chunk })
+		b.add(b.p, greedy("r", prompt(length, 1), 2))
+		b.step()
+		b.step()
+		s := b.p.running[0]
+		if corrupt >= 0 {
+			*b.p.pool.slot(s.table, corrupt) ^= 1
+		}
+		b.step()
+		b.step()
+		var all []uint64
+		for pos := range length {
+			all = append(all, *b.p.pool.slot(s.table, pos))
+		}
+		return all
+	}
+	good := slots(-1)
+	for corrupt := range 2 * chunk {
+		for pos, slot := range slots(corrupt) {
+			if want := pos == corrupt || pos >= 2*chunk; (slot != good[pos]) != want {
+				t.Errorf("slot %d corrupted: slot %d differs: %v", corrupt, pos, slot != good[pos])
+			}
+		}
+	}
+}
+
 // TestPoisonedPrefix overwrites a cached block: the prefix map still finds it by its tokens, so the same prompt gives wrong
 // text until the cache is bypassed or the block is evicted.
 func TestPoisonedPrefix(t *testing.T) {
