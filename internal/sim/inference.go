@@ -69,6 +69,8 @@ func (i *inference) generate(ctx context.Context, req *pb.GenerateRequest, accep
 	switch {
 	case errors.Is(err, core.ErrDead):
 		return errFatal()
+	case errors.Is(err, core.ErrDuplicate):
+		return invalid("request `%s` is already in flight", j.core.ID)
 	case errors.Is(err, errStopped):
 		return errStopping()
 	case err != nil:

@@ -12,9 +12,10 @@ import (
 	pb "remora/proto/vllm"
 )
 
-// PauseGeneration stops the engine from starting requests; they are taken in and stay silent. Those that run are aborted (ABORT
-// and no mode), waited for (WAIT) or kept (KEEP). Unless told otherwise it forgets the prefix cache: it waits for the leases of
-// held hand-offs, and with KEEP it takes the blocks of those that run, which compute them anew afterwards.
+// PauseGeneration stops the engine from starting requests; they are taken in and stay silent. Those that run, and those whose KV
+// is being fetched, are aborted (ABORT and no mode), waited for (WAIT) or kept (KEEP). It waits for the leases of held hand-offs
+// and for transfers whose request has ended. Unless told otherwise it then forgets the prefix cache; with KEEP it takes the blocks
+// of those that run, which compute them anew afterwards.
 func (c *control) PauseGeneration(ctx context.Context, req *pb.PauseGenerationRequest) (*pb.PauseGenerationResponse, error) {
 	level := core.PauseNew
 	switch req.GetMode() {
@@ -35,7 +36,7 @@ func (c *control) PauseGeneration(ctx context.Context, req *pb.PauseGenerationRe
 	if err != nil {
 		return nil, err
 	}
-	if err := c.waitIdle(ctx, level); err != nil {
+	if err := c.drained(ctx, level); err != nil {
 		return nil, err
 	}
 	if req.ClearCache == nil || req.GetClearCache() {
@@ -51,12 +52,14 @@ func (c *control) PauseGeneration(ctx context.Context, req *pb.PauseGenerationRe
 	return &pb.PauseGenerationResponse{}, nil
 }
 
-// waitIdle returns when nothing runs and nothing is held any more, at once when running requests are kept.
-func (c *control) waitIdle(ctx context.Context, level core.Pause) error {
+// drained returns when no block is in use any more or, where running requests are kept, none of a request that has ended.
+func (c *control) drained(ctx context.Context, level core.Pause) error {
 	tick := time.NewTicker(c.s.cfg.StepTime)
 	defer tick.Stop()
-	for level == core.PauseNew {
-		if !slices.ContainsFunc(c.s.RankStats(), func(st core.Stats) bool { return st.Running+st.Held > 0 && !st.Dead }) {
+	for {
+		if !slices.ContainsFunc(c.s.RankStats(), func(st core.Stats) bool {
+			return !st.Dead && (st.Held+st.RecvPending > 0 || level == core.PauseNew && st.UsedBlocks > 0)
+		}) {
 			return nil
 		}
 		select {
@@ -67,7 +70,6 @@ func (c *control) waitIdle(ctx context.Context, level core.Pause) error {
 			return errStopping()
 		}
 	}
-	return nil
 }
 
 // ResumeGeneration ends a pause.

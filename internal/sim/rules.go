@@ -4,8 +4,10 @@ import "slices"
 
 // Rule is one thing that a real engine was seen to do and this one does as well, or that it is known not to do. Section and
 // Row say where it is written down: the sections are those of the project's notes on vLLM 0.32.0 (A messages, B streams and
-// aborts, D hand-offs, E KV events, I questions that were open), whose rows were measured unless the section says otherwise. Tests cite rules by
-// name; one fails when a rule is cited by no test, or a test cites a rule that is not here.
+// aborts, D hand-offs, E KV events, I questions that were open), whose rows were measured unless the section says "from source":
+// then it was read in that release's own code. Who does not have the notes finds the proof in the calibration: a rule that one of
+// its rows cites is held to a real pair by the same lines. Tests cite rules by name; one fails when a rule is cited by no test, or
+// a test cites a rule that is not here.
 type Rule struct {
 	Name    string
 	Section string
@@ -68,8 +70,13 @@ func handOffRules() []Rule {
 		{Name: "no-tp-size", Section: "D.2", Row: "tp_size missing: works without heartbeats"},
 		{Name: "ignored-keys", Section: "D.2", Row: "transfer mode of the other kind, more keys, fewer of the newer ones: works"},
 		{Name: "push-without-id", Section: "D.2", Row: "push mode without a request id: the engine core dies", Outside: "push mode is not simulated"},
+		{Name: "key-missing-queued", Section: "D.2, from source", Row: "a key is absent, the list included, and the request leaves the queue: the engine core dies"},
+		{Name: "blocks-empty-queued", Section: "D.2, from source", Row: "block list empty or malformed, and the request leaves the queue: P is released"},
 		{Name: "heartbeats", Section: "D.3", Row: "a queued decode renews P's lease six times a lease, by two thirds of it"},
+		{Name: "first-heartbeat", Section: "D.3, from source", Row: "the first heartbeat to an unknown engine is only a contact: the next one renews"},
 		{Name: "one-handshake-at-a-time", Section: "D.4, calibration", Row: "first contacts are made one after the other: one that fails delays the rest by 5 s"},
+		{Name: "received-first", Section: "D.4, from source", Row: "a decode whose KV has come goes before all that wait without blocks"},
+		{Name: "admission", Section: "D.4, from source", Row: "a start needs blocks for all tokens; a fetch leaves what running prompts need"},
 		{Name: "hand-off-text", Section: "D.4", Row: "a decode after a hand-off says what one engine says"},
 		{Name: "p-leaves-early", Section: "D.5", Row: "prefill aborted or dropped before its end: blocks free at once, no params"},
 		{Name: "p-dropped-late", Section: "D.5", Row: "prefill dropped after its end: held for the lease, and nobody knows the id"},
@@ -112,6 +119,7 @@ func eventRules() []Rule {
 		{Name: "events-removed", Section: "E.2", Row: "one BlockRemoved for each evicted block, before the store that it made room for"},
 		{Name: "events-step", Section: "E.2, measured", Row: "a message is what one step did, published at its end; nothing, no message"},
 		{Name: "events-cleared", Section: "E.2", Row: "AllBlocksCleared waits for the head of the next message"},
+		{Name: "pause-drains", Section: "from source", Row: "PauseGeneration(WAIT) lets fetched requests end, and waits for transfers"},
 		{Name: "pause-held", Section: "measured", Row: "PauseGeneration(WAIT) waits for the leases of held hand-offs, then clears"},
 		{Name: "pause-keep", Section: "measured", Row: "PauseGeneration(KEEP) takes the blocks of running requests to clear the cache; they compute them anew"},
 		{Name: "events-clear-in-use", Section: "from source", Row: "the cache is not cleared while a block is in use"},

@@ -7,6 +7,7 @@ import (
 	"go/token"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -20,6 +21,9 @@ import (
 	"remora/internal/sim/core"
 	pb "remora/proto/vllm"
 )
+
+// calibrationRow begins the citations by rows.
+const calibrationRow = "calibration row "
 
 // citations returns the tests and the calibration rows that cite each rule: tests do in a line of their comment that begins
 // with "Rules:" and ends with a full stop.
@@ -56,7 +60,7 @@ func citations(t *testing.T) map[string][]string {
 	}
 	for _, row := range rows {
 		for _, rule := range row.Rules {
-			cites[rule] = append(cites[rule], "calibration row "+row.Name)
+			cites[rule] = append(cites[rule], calibrationRow+row.Name)
 		}
 	}
 	return cites
@@ -66,7 +70,7 @@ func citations(t *testing.T) map[string][]string {
 func TestRulesAreShown(t *testing.T) {
 	cites := citations(t)
 	known := map[string]bool{}
-	shown := 0
+	shown, calibrated := 0, 0
 	for _, rule := range Rules() {
 		if known[rule.Name] || rule.Name == "" || rule.Section == "" || rule.Row == "" {
 			t.Errorf("rule %+v has no name of its own, or nothing to say", rule)
@@ -79,6 +83,9 @@ func TestRulesAreShown(t *testing.T) {
 			t.Errorf("rule %s (%s: %s) is cited by no test", rule.Name, rule.Section, rule.Row)
 		case rule.Outside == "":
 			shown++
+			if slices.ContainsFunc(by, func(name string) bool { return strings.HasPrefix(name, calibrationRow) }) {
+				calibrated++
+			}
 		}
 	}
 	for rule, by := range cites {
@@ -86,7 +93,7 @@ func TestRulesAreShown(t *testing.T) {
 			t.Errorf("%v cites the rule %s, which is not there", by, rule)
 		}
 	}
-	t.Logf("rules: %d, %d of them shown by tests", len(known), shown)
+	t.Logf("rules: %d, %d of them shown by tests, %d by calibration rows that a real pair is held to as well", len(known), shown, calibrated)
 }
 
 // TestResetBeforeHandler: a request whose client has gone before the handler looks at it is never submitted. As a decode it

@@ -10,6 +10,8 @@ import (
 var (
 	ErrConfig = errors.New("core: invalid configuration")
 	ErrDead   = errors.New("core: engine is dead")
+	// ErrDuplicate is for a request whose id is live, or held.
+	ErrDuplicate = errors.New("core: request id is in use")
 )
 
 // Config fixes an engine for its life. Sizes and times must be set; the simulator around it knows the defaults.
@@ -66,6 +68,7 @@ type Engine struct {
 	outs     []Output
 	counts   Counters
 	paused   Pause
+	doomed   bool // the next step is the last one
 	dead     bool
 }
 
@@ -116,10 +119,12 @@ func (e *Engine) Add(req Request) error {
 	if e.dead {
 		return ErrDead
 	}
+	if e.seqs[req.ID] != nil || e.holdIndex(req.ID) >= 0 {
+		return fmt.Errorf("%w: %s", ErrDuplicate, req.ID)
+	}
 	s := &sequence{req: req, tokens: append([]uint32(nil), req.Prompt...), cached: -1, remote: req.Transfer.Consume != nil}
 	if s.remote {
-		src := req.Transfer.Consume
-		s.beating = src.Defect == Sound && !src.NoBeats
+		s.beating = !req.Transfer.Consume.NoBeats
 	}
 	e.seqs[req.ID] = s
 	e.queue = append(e.queue, s)
@@ -146,8 +151,9 @@ func (e *Engine) Cancel(id string, reason Reason) {
 		}
 	case waiting:
 		e.queue = without(e.queue, s)
-		if s.remote {
-			e.notify(s.req.Transfer.Consume) // never fetched: the source must not wait for its lease
+		if src := s.req.Transfer.Consume; s.remote { // never fetched: the source must not wait for its lease
+			e.doomed = e.doomed || src.Lacking
+			e.notify(src)
 		}
 		e.drop(s)
 	case recvPending, ended:
@@ -235,11 +241,10 @@ func (e *Engine) die() {
 	e.queue, e.running, e.batch, e.plan, e.journal = nil, nil, nil, Plan{}, nil
 }
 
-// notify queues a Done for a source that can be told.
+// notify tells a source that its blocks will not be read.
 func (e *Engine) notify(src *Source) {
-	if src.Defect == Sound || src.Defect == BadBlocks {
-		e.plan.Dones = append(e.plan.Dones, Done{Source: *src})
-	}
+	e.counts.NotifyOnly++
+	e.plan.Dones = append(e.plan.Dones, Done{Source: *src})
 }
 
 func without(list []*sequence, s *sequence) []*sequence {

@@ -1,6 +1,7 @@
 package core
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"testing"
@@ -279,8 +280,48 @@ func TestCancelOfQueuedDecode(t *testing.T) {
 	b.step()
 	b.step()
 	b.wantIdle(b.p)
-	if p, d := b.p.Stats(), b.d.Stats(); p.Completed != 1 || p.ServedReads != 0 || d.Reads != 0 {
+	if p, d := b.p.Stats(), b.d.Stats(); p.Completed != 1 || p.ServedReads != 0 || d.Reads != 0 || d.NotifyOnly != 1 {
 		t.Errorf("P %+v, D %+v", p.Counters, d.Counters)
+	}
+}
+
+// TestCancelOfMalformedQueuedDecode: P is told without a look at the blocks, so an empty list frees it as well; a key that is not
+// there at all costs the engine.
+//
+// Rules: key-missing-queued, blocks-empty-queued.
+func TestCancelOfMalformedQueuedDecode(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		change func(params map[string]any)
+		dies   bool
+	}{
+		{"empty list", func(p map[string]any) { p["remote_block_ids"] = []any{} }, false},
+		{"null list", func(p map[string]any) { p["remote_block_ids"] = nil }, false},
+		{"flat list", func(p map[string]any) { p["remote_block_ids"] = []any{1.0} }, false},
+		{"no list", func(p map[string]any) { delete(p, "remote_block_ids") }, true},
+		{"no port", func(p map[string]any) { delete(p, "remote_port") }, true},
+		{"no request id", func(p map[string]any) { delete(p, "remote_request_id") }, true},
+	} {
+		b := newBench(t, func(c *Config) { c.MaxSeqs = 1 })
+		ids := prompt(18, 1)
+		params := b.handOff("p", ids).Params("p", 1)
+		tt.change(params)
+		req := greedy("d", ids, 5)
+		req.Transfer = ParseTransfer(params)
+		if err := errors.Join(b.d.Add(greedy("long", prompt(3, 2), 40)), b.d.Add(req)); err != nil {
+			t.Fatal(err)
+		}
+		b.step()
+		b.d.Cancel("d", Aborted)
+		b.collect(b.d)
+		if _, out := b.result("d"); out.Reason != Aborted {
+			t.Errorf("%s: ended with %v", tt.name, out.Reason)
+		}
+		b.step()
+		b.step()
+		if b.d.Dead() != tt.dies || (b.p.Stats().Completed == 1) == tt.dies {
+			t.Errorf("%s: dead %v, P %+v", tt.name, b.d.Dead(), b.p.Stats().Counters)
+		}
 	}
 }
 
@@ -451,10 +492,12 @@ func TestParseTransfer(t *testing.T) {
 		{"text in list", func(p map[string]any) { p["remote_block_ids"] = []any{[]any{"1"}} }, false, BadBlocks, true, false},
 		{"fraction", func(p map[string]any) { p["remote_block_ids"] = []any{[]any{1.5}} }, false, BadBlocks, true, false},
 		{"huge", func(p map[string]any) { p["remote_block_ids"] = []any{[]any{1e300}} }, false, BadBlocks, true, false},
-		{"no port", func(p map[string]any) { delete(p, "remote_port") }, false, MissingKey, true, false},
-		{"no engine", func(p map[string]any) { delete(p, "remote_engine_id") }, false, MissingKey, true, false},
-		{"no blocks, no port", func(p map[string]any) { delete(p, "remote_block_ids"); delete(p, "remote_port") }, false, NoBlocks, true, false},
-		{"null host", func(p map[string]any) { p["remote_host"] = nil }, false, Sound, true, false},
+		{"no port", func(p map[string]any) { delete(p, "remote_port") }, false, MissingKey, true, true},
+		{"no engine", func(p map[string]any) { delete(p, "remote_engine_id") }, false, MissingKey, true, true},
+		{"no blocks, no port", func(p map[string]any) { delete(p, "remote_block_ids"); delete(p, "remote_port") }, false, NoBlocks, true, true},
+		{"null host", func(p map[string]any) { p["remote_host"] = nil }, false, Sound, true, true},
+		{"null request id", func(p map[string]any) { p["remote_request_id"] = nil }, false, Sound, true, true},
+		{"null size", func(p map[string]any) { p["tp_size"] = nil }, false, Sound, true, true},
 		{"no size", func(p map[string]any) { delete(p, "tp_size") }, false, Sound, true, true},
 	} {
 		params := good()

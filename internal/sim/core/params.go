@@ -21,6 +21,7 @@ type Source struct {
 	Blocks    []int
 	Defect    Defect
 	NoBeats   bool // no heartbeats are sent for it
+	Lacking   bool // a key is absent that the engine looks up when the request is cancelled before it is scheduled
 }
 
 // Defect classes a malformed hand-off by what the real engine does with it.
@@ -51,14 +52,16 @@ func ParseTransfer(params map[string]any) Transfer {
 		Host:      text(params["remote_host"]),
 		Port:      text(params["remote_port"]),
 	}
-	_, hasSize := params["tp_size"]
-	src.NoBeats = !hasSize
+	src.NoBeats = params["tp_size"] == nil
 	src.Blocks, src.Defect = blockList(params["remote_block_ids"])
-	if src.Defect != NoBlocks {
-		for _, key := range []string{"remote_engine_id", "remote_request_id", "remote_host", "remote_port"} {
-			if _, ok := params[key]; !ok {
-				src.Defect = MissingKey
-			}
+	_, listed := params["remote_block_ids"]
+	src.Lacking = !listed
+	for _, key := range []string{"remote_engine_id", "remote_request_id", "remote_host", "remote_port"} {
+		value, ok := params[key]
+		src.NoBeats = src.NoBeats || value == nil
+		src.Lacking = src.Lacking || !ok
+		if !ok && src.Defect != NoBlocks {
+			src.Defect = MissingKey
 		}
 	}
 	t.Consume = src

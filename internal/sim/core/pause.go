@@ -6,7 +6,7 @@ type Pause int
 const (
 	// PauseNone is normal work.
 	PauseNone Pause = iota
-	// PauseNew lets running requests go on and starts none.
+	// PauseNew lets running requests go on, and those whose KV is being fetched, and starts no others.
 	PauseNew
 	// PauseAll computes nothing.
 	PauseAll

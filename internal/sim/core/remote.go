@@ -5,9 +5,10 @@ import "time"
 // This file is the receiving side of a hand-off.
 
 // fetch gives a request all the blocks of its prompt and asks for the content of those that the prefix cache does not have.
-// It says false when the request has to stay where it is; a malformed hand-off has the real engine's consequences.
+// It says false when the request has to stay where it is, which is until there are more blocks than running prompts still need: a
+// transfer keeps its own for as long as it likes. A malformed hand-off has the real engine's consequences.
 func (e *Engine) fetch(s *sequence, hits []int) bool {
-	if !e.allot(s, hits, len(s.tokens)) {
+	if !e.allot(s, hits, len(s.tokens), e.promised()) {
 		return false
 	}
 	src := s.req.Transfer.Consume

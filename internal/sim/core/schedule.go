@@ -13,9 +13,13 @@ func (e *Engine) Schedule(now time.Duration) Plan {
 		return Plan{}
 	}
 	e.batch = e.batch[:0]
+	if e.doomed {
+		e.die()
+		return Plan{}
+	}
 	e.settle(now)
 	b := budget{tokens: e.cfg.MaxBatchedTokens, prompt: e.cfg.PrefillTokens}
-	if e.paused != PauseAll && !e.scheduleRunning(&b) && e.paused == PauseNone {
+	if e.paused != PauseAll && !e.scheduleRunning(&b) {
 		e.scheduleQueue(&b)
 	}
 	if e.dead {
@@ -80,11 +84,14 @@ func (e *Engine) scheduleRunning(b *budget) bool {
 	return preempted
 }
 
-// scheduleQueue starts what fits: first the requests whose transfer has ended, which hold blocks already, then the others. The
-// first of these that does not fit stops the rest, so nobody is overtaken for ever.
+// scheduleQueue starts what fits: first the requests whose transfer has ended, which hold blocks already and are not kept back by
+// a pause either, then the others. The first of these that does not fit stops the rest, so nobody is overtaken for ever.
 func (e *Engine) scheduleQueue(b *budget) {
 	var started []*sequence
 	for _, received := range []bool{true, false} {
+		if !received && e.paused != PauseNone {
+			break
+		}
 		for _, s := range e.queue {
 			if s.state == remoteWait || s.received != received {
 				continue
@@ -125,13 +132,14 @@ func (e *Engine) start(s *sequence, b *budget) bool {
 		return e.fetch(s, hits)
 	}
 	n := b.grant(len(s.tokens) - hit)
-	if n == 0 || !e.allot(s, hits, hit+n) {
+	if n == 0 || !e.allot(s, hits, hit+n, 0) {
 		return false
 	}
 	if s.remote { // computed here after all: the source has nothing to wait for
 		s.remote, s.beating = false, false
-		e.counts.NotifyOnly++
-		e.notify(s.req.Transfer.Consume)
+		if src := s.req.Transfer.Consume; src.Defect != NoBlocks && src.Defect != MissingKey {
+			e.notify(src)
+		}
 	}
 	s.state, s.computed = running, hit
 	e.countPrefix(s, hit, reads)
@@ -185,16 +193,18 @@ func (e *Engine) hash(s *sequence, k int) uint64 {
 	return s.hashes[k]
 }
 
-// allot builds a block table for the first n tokens out of cached blocks and new ones, all or nothing.
-func (e *Engine) allot(s *sequence, hits []int, n int) bool {
-	need := e.blocksFor(n) - len(hits)
+// allot builds a block table for the first n tokens out of cached blocks and new ones, all or nothing: nothing, too, when there
+// are blocks for these but not for all tokens that the request has, the spared ones left alone. So prompts that are taken in bit
+// by bit do not end up waiting for each other's blocks.
+func (e *Engine) allot(s *sequence, hits []int, n, spared int) bool {
+	need := e.blocksFor(len(s.tokens)) - len(hits)
 	idle := 0
 	for _, id := range hits {
 		if e.pool.blocks[id].inFree {
 			idle++
 		}
 	}
-	if need > e.pool.free-idle {
+	if need > e.pool.free-idle-spared {
 		return false
 	}
 	for _, id := range hits {
@@ -202,6 +212,15 @@ func (e *Engine) allot(s *sequence, hits []int, n int) bool {
 	}
 	s.table = append([]int(nil), hits...)
 	return e.grow(s, n)
+}
+
+// promised counts the blocks that running requests still need for tokens that they have.
+func (e *Engine) promised() int {
+	n := 0
+	for _, s := range e.running {
+		n += max(0, e.blocksFor(len(s.tokens))-len(s.table))
+	}
+	return n
 }
 
 // grow extends the block table to n tokens, all or nothing.
