@@ -63,7 +63,7 @@ func (f *fetcher) carryOut(plan core.Plan) {
 		if f.faults.on(BeatLost) {
 			continue
 		}
-		f.jobs.Go(func() { f.tell(beat.Source, kindBeat, beatNote{RequestIDs: beat.RequestIDs}) })
+		f.jobs.Go(func() { f.beat(beat) })
 	}
 }
 
@@ -104,8 +104,12 @@ func (f *fetcher) transfer(r core.Read) ([][]uint64, error) {
 		if err != nil {
 			return err
 		}
-		if kind != kindData {
+		switch kind {
+		case kindData:
+		case kindRefusal:
 			return fmt.Errorf("%w: %s", errPeer, body)
+		default:
+			return fmt.Errorf("%w: kind %q for a read", errFrame, kind)
 		}
 		if blocks, err = decodeBlocks(body, len(r.Blocks), f.cfg.BlockSize); err != nil {
 			return err
@@ -113,6 +117,22 @@ func (f *fetcher) transfer(r core.Read) ([][]uint64, error) {
 		return writeJSON(conn, kindDone, doneNote{RequestID: r.Source.RequestID})
 	})
 	return blocks, err
+}
+
+// beat renews leases at an engine that is known. One that is not is only made contact with, as in the real engine: the next
+// heartbeat is the first that it hears.
+func (f *fetcher) beat(b core.Beat) {
+	f.mu.Lock()
+	known, pending := f.peers[b.Source.EngineID] != nil, f.contacts[b.Source.EngineID] != nil
+	f.mu.Unlock()
+	switch {
+	case known:
+		f.tell(b.Source, kindBeat, beatNote{RequestIDs: b.RequestIDs})
+	case !pending:
+		if err := f.with(b.Source, func(net.Conn) error { return nil }); err != nil {
+			f.cfg.Log.Warn("no contact for heartbeats", "remote_engine_id", b.Source.EngineID, "err", err)
+		}
+	}
 }
 
 // tell sends a notification. That it is lost is no error here: the other engine's lease takes care.
@@ -124,6 +144,7 @@ func (f *fetcher) tell(src core.Source, kind byte, note any) {
 }
 
 // with runs an exchange on a connection to the engine. After an error the engine is forgotten: the next contact is a first one.
+// That the other engine has refused something is no such error.
 func (f *fetcher) with(src core.Source, exchange func(net.Conn) error) error {
 	conn, err := f.connect(src)
 	if err != nil {
@@ -131,13 +152,13 @@ func (f *fetcher) with(src core.Source, exchange func(net.Conn) error) error {
 	}
 	stop := context.AfterFunc(f.ctx, func() { conn.Close() })
 	err = exchange(conn)
-	if !stop() || err != nil {
+	if !stop() || err != nil && !errors.Is(err, errPeer) {
 		conn.Close()
 		f.forget(src.EngineID)
 		return err
 	}
 	f.keep(src.EngineID, conn)
-	return nil
+	return err
 }
 
 // connect finds an idle connection or makes one.
@@ -199,11 +220,7 @@ func (f *fetcher) firstContact(addr, engineID string) (net.Conn, error) {
 	for {
 		conn, err := f.handshake(ctx, addr, engineID)
 		if err == nil {
-			f.mu.Lock()
-			if f.peers[engineID] == nil {
-				f.peers[engineID] = &peer{addr: addr}
-			}
-			f.mu.Unlock()
+			f.remember(engineID, addr)
 			return conn, nil
 		}
 		if errors.Is(err, errPeer) {
@@ -212,6 +229,20 @@ func (f *fetcher) firstContact(addr, engineID string) (net.Conn, error) {
 		if !sleep.For(ctx, dialPause) {
 			return nil, err
 		}
+	}
+}
+
+// remember makes an engine known in place of the one that was at its address before: as many are known as there are addresses.
+func (f *fetcher) remember(engineID, addr string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for id, p := range f.peers {
+		if p.addr == addr && id != engineID {
+			f.drop(id)
+		}
+	}
+	if f.peers[engineID] == nil {
+		f.peers[engineID] = &peer{addr: addr}
 	}
 }
 
@@ -271,6 +302,11 @@ func (f *fetcher) keep(engineID string, conn net.Conn) {
 func (f *fetcher) forget(engineID string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	f.drop(engineID)
+}
+
+// drop is forget with mu held.
+func (f *fetcher) drop(engineID string) {
 	p := f.peers[engineID]
 	if p == nil {
 		return

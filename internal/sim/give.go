@@ -8,10 +8,15 @@ import (
 	"net"
 	"sync"
 	"time"
+
+	"remora/internal/sleep"
 )
 
 // helloTimeout bounds how long a fresh connection may stay silent.
 const helloTimeout = 10 * time.Second
+
+// acceptPause is how long the side channel waits after it could not accept.
+const acceptPause = 50 * time.Millisecond
 
 // maxPeers bounds the connections of other engines.
 const maxPeers = 1024
@@ -45,11 +50,14 @@ func (g *giver) serve(ctx context.Context, l net.Listener) error {
 	defer conns.Wait()
 	for {
 		conn, err := l.Accept()
-		if err != nil {
-			if ctx.Err() != nil || errors.Is(err, net.ErrClosed) {
-				return nil
-			}
-			return fmt.Errorf("sim: side channel: %w", err)
+		switch {
+		case err == nil:
+		case ctx.Err() != nil || errors.Is(err, net.ErrClosed):
+			return nil
+		default: // out of file descriptors, or a peer that left while it queued: no reason to end the engine
+			g.cfg.Log.Warn("side channel cannot accept", "err", err)
+			_ = sleep.For(ctx, acceptPause) // the next Accept sees the end
+			continue
 		}
 		if !g.add(conn) {
 			conn.Close()
