@@ -91,7 +91,7 @@ func simTable(c *simConfig, log *logSettings) *flags.Set {
 				{Name: "faults", Value: faults(&e.Faults), Help: "What the engine does wrong from the start, as older or broken ones do: names separated by commas. They are " + faultNames() +
 					". POST /sim/fault?name=NAME&on=true on the HTTP port turns one on or off later; GET /sim/fault lists them. name=events-lost&times=N strikes N times."},
 				{Name: "read-delay", Default: "2s", Value: duration(&e.ReadDelay), Help: "How long the fault read-slow makes a transfer wait."},
-				{Name: "engine-version", Default: "0.32.0", Value: flags.Text(&e.EngineVersion), Help: "The release that the engine says it is. It changes nothing else."},
+				{Name: "engine-version", Default: "0.32.0", Value: flags.Text(&e.EngineVersion), Help: "The release that the engine says it is. It changes nothing else; engines of a pair need the same."},
 			}},
 			{Title: "Logging", Variables: log.variables()},
 		},
