@@ -8,27 +8,13 @@ import (
 	pb "remora/proto/vllm"
 )
 
-// Finish says whether and how a message ends its request.
-type Finish uint8
-
-// The ways a message can end its request.
-const (
-	FinishNone    Finish = iota
-	FinishNormal         // stop or length
-	FinishAborted        // the engine gave up; it holds nothing
-)
-
 // Result is what one engine message amounts to.
 type Result struct {
 	// Output is the item to emit, nil for none. It belongs to the Response, shares the message's token ids, and is valid until
 	// the next Convert or the end of the sink call, whichever is first.
 	Output *protocol.EngineOutput
-	Finish Finish
-	// Release: the message has tokens or a finish, so the engine is done pulling a hand-off. It is read off the raw message
-	// and holds even where Convert returns an error.
-	Release bool
-	// Handoff: a prefill ended with parameters, so its blocks now wait for a decode or the end of their lease. Like Release it
-	// holds even beside an error.
+	// Handoff: a prefill ended with parameters, so its blocks now wait for a decode or the end of their lease. It is read off
+	// the raw message and holds even where Convert returns an error.
 	Handoff bool
 }
 
@@ -100,7 +86,6 @@ func cachedByPrefill(result *protocol.PrefillResult) *uint32 {
 func (r *Response) Convert(m *pb.GenerateResponse) (Result, error) {
 	out, finish := m.GetOutputs(), m.GetOutputs().GetFinishInfo()
 	result := Result{
-		Release: out.GetNumTokens() > 0 || finish != nil,
 		Handoff: r.role == protocol.Prefill && finish.GetKvTransferParams() != nil &&
 			finish.GetFinishReason() != pb.FinishInfo_ABORTED,
 	}
@@ -129,7 +114,7 @@ func (r *Response) Convert(m *pb.GenerateResponse) (Result, error) {
 		return result, nil
 	}
 	r.fill(out)
-	if err := r.finish(finish, &result); err != nil {
+	if err := r.finish(finish); err != nil {
 		return result, err
 	}
 	result.Output = &r.out
@@ -168,24 +153,23 @@ func (r *Response) fill(out *pb.SequenceOutput) {
 }
 
 // finish completes the output of a last message.
-func (r *Response) finish(f *pb.FinishInfo, result *Result) error {
+func (r *Response) finish(f *pb.FinishInfo) error {
 	if f.GetNumOutputTokens() != r.completion {
 		return invalidResponse("num_output_tokens is %d, but %d tokens came", f.GetNumOutputTokens(), r.completion)
 	}
 	switch f.GetFinishReason() {
 	case pb.FinishInfo_LENGTH:
-		result.Finish, r.out.FinishReason = FinishNormal, protocol.FinishLength
+		r.out.FinishReason = protocol.FinishLength
 	case pb.FinishInfo_STOP:
-		result.Finish, r.out.FinishReason = FinishNormal, protocol.FinishStop
+		r.out.FinishReason = protocol.FinishStop
 	case pb.FinishInfo_ABORTED:
-		result.Finish, r.out.FinishReason = FinishAborted, protocol.FinishCancelled
+		r.out.FinishReason = protocol.FinishCancelled
 	case pb.FinishInfo_NOT_FINISHED:
 		return invalidResponse("finish_info with reason NOT_FINISHED")
 	default:
 		return invalidResponse("unknown finish reason %d", f.GetFinishReason())
 	}
-	if err := r.transfer(f, result.Finish); err != nil {
-		result.Finish = FinishNone
+	if err := r.transfer(f); err != nil {
 		return err
 	}
 	if f.NumCachedTokens != nil && !r.pulled {
@@ -199,9 +183,9 @@ func (r *Response) finish(f *pb.FinishInfo, result *Result) error {
 }
 
 // transfer carries the hand-off of a finish.
-func (r *Response) transfer(f *pb.FinishInfo, finish Finish) error {
+func (r *Response) transfer(f *pb.FinishInfo) error {
 	prefill := r.role == protocol.Prefill
-	if prefill && finish == FinishAborted {
+	if prefill && f.GetFinishReason() == pb.FinishInfo_ABORTED {
 		return nil // an aborted prefill has already freed its blocks: what it sent would be a trap
 	}
 	if f.GetKvTransferParams() == nil {

@@ -220,40 +220,29 @@ func TestResponseErrors(t *testing.T) {
 			if !errors.Is(err, ErrInvalidResponse) || !strings.HasPrefix(err.Error(), "invalid vLLM gRPC response: ") || !strings.Contains(err.Error(), row.words) {
 				t.Errorf("error %v, want %q", err, row.words)
 			}
-			if result.Output != nil || result.Finish != FinishNone {
+			if result.Output != nil {
 				t.Errorf("result %+v beside an error", result)
 			}
 		})
 	}
 }
 
-// TestRawMarks: release and hand-off are read off the message whether or not it converts.
-func TestRawMarks(t *testing.T) {
+// TestHandoffMark: a hand-off is read off the message whether or not it converts.
+func TestHandoffMark(t *testing.T) {
 	for _, row := range []struct {
 		name    string
 		role    protocol.Role
 		message string
-		want    Result
+		want    bool
 	}{
-		{"empty", protocol.Decode, `{}`, Result{}},
-		{"prompt info", protocol.Decode, `{"prompt_info":{"num_prompt_tokens":3}}`, Result{}},
-		{"no tokens yet", protocol.Decode, `{"outputs":{}}`, Result{}},
-		{"a token", protocol.Decode, aToken, Result{Release: true}},
-		{"a token that does not convert", protocol.Decode, `{"outputs":{"num_tokens":2}}`, Result{Release: true}},
-		{"a token beside a bad prompt info", protocol.Decode, `{"prompt_info":{},"outputs":{"num_tokens":1,"token_ids":[7]}}`, Result{Release: true}},
-		{"a finish", protocol.Decode, `{"outputs":{"finish_info":{"finish_reason":"STOP"}}}`, Result{Release: true, Finish: FinishNormal}},
-		{"a finish that does not convert", protocol.Decode, `{"outputs":{"finish_info":{}}}`, Result{Release: true}},
-		{"aborted", protocol.Decode, `{"outputs":{"finish_info":{"finish_reason":"ABORTED"}}}`, Result{Release: true, Finish: FinishAborted}},
-		{"a decode hands nothing off", protocol.Decode, `{"outputs":{"finish_info":{"finish_reason":"STOP",` + params + `}}}`, Result{Release: true, Finish: FinishNormal}},
-		{"prefill", protocol.Prefill, `{"outputs":{"finish_info":{"finish_reason":"LENGTH",` + params + `}}}`, Result{Release: true, Finish: FinishNormal, Handoff: true}},
-		{"prefill that does not convert", protocol.Prefill, `{"outputs":{"finish_info":{"finish_reason":"LENGTH","num_output_tokens":9,` + params + `}}}`, Result{Release: true, Handoff: true}},
-		{"aborted prefill", protocol.Prefill, `{"outputs":{"finish_info":{"finish_reason":"ABORTED",` + params + `}}}`, Result{Release: true, Finish: FinishAborted}},
+		{"a decode hands nothing off", protocol.Decode, `{"outputs":{"finish_info":{"finish_reason":"STOP",` + params + `}}}`, false},
+		{"prefill", protocol.Prefill, `{"outputs":{"finish_info":{"finish_reason":"LENGTH",` + params + `}}}`, true},
+		{"prefill that does not convert", protocol.Prefill, `{"outputs":{"finish_info":{"finish_reason":"LENGTH","num_output_tokens":9,` + params + `}}}`, true},
+		{"aborted prefill", protocol.Prefill, `{"outputs":{"finish_info":{"finish_reason":"ABORTED",` + params + `}}}`, false},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			got, _ := response(t, row.role, ``).Convert(message(t, row.message))
-			got.Output = nil
-			if got != row.want {
-				t.Errorf("got %+v, want %+v", got, row.want)
+			if got, _ := response(t, row.role, ``).Convert(message(t, row.message)); got.Handoff != row.want {
+				t.Errorf("got %v, want %v", got.Handoff, row.want)
 			}
 		})
 	}
