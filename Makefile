@@ -44,7 +44,7 @@ run: build ## simulated engines, sidecars and an OpenAI front door in one proces
 
 .PHONY: test
 test: build dynamo services ## unit tests under the race detector, then Remora with the stock Dynamo and beside its sidecar (RUN=pattern)
-	$(TESTSUM) -race -run '$(RUN)' ./... -- -run '$(RUN)' ./internal/chaos -- -C interop -count=1 -p 1 -run '$(RUN)' ./tinyllama ./harness ./stock ./differential -- -C bench -run '$(RUN)' ./...
+	$(TESTSUM) -race -run '$(RUN)' ./... -- -run '$(RUN)' ./internal/chaos -- -C interop -count=1 -p 1 -timeout 30m -run '$(RUN)' ./tinyllama ./harness ./stock ./differential -- -C bench -run '$(RUN)' ./...
 
 .PHONY: unit
 unit: ## unit tests alone
@@ -57,7 +57,7 @@ stack: build dynamo engine ## the real thing on this machine: stock frontend, vL
 
 .PHONY: test-engine
 test-engine: build dynamo engine ## real vLLM engines behind Remora (RUN=pattern)
-	$(TESTSUM) -C interop -count=1 -p 1 -timeout 30m -run '$(RUN)' ./engine/...
+	$(TESTSUM) -C interop -count=1 -p 1 -timeout 40m -run '$(RUN)' ./engine/...
 
 .PHONY: bench-build
 bench-build: ## build the programs of the benchmarks into bin/bench

@@ -6,7 +6,7 @@
 //	123 passed, 0 failed, 1 skipped
 //
 // A line that a package prints outside of its tests and that begins with "== " is a result of its own, and shown; so is
-// what a test logs behind "SUMMARY: ", also when it passes.
+// what a test logs behind "SUMMARY: ", also when it passes. Tests of 20 s and more get a line of their own.
 //
 // Subtests count as tests. Runs are separated by "--"; a run that begins with "-C DIR" tests another module:
 //
@@ -29,15 +29,24 @@ import (
 	"os/signal"
 	"slices"
 	"strings"
+	"syscall"
+	"time"
 )
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	sum := newSummary(os.Stdout)
 	for run := range runs(os.Args[1:]) {
-		if err := goTest(ctx, sum, run); err != nil {
+		err := goTest(ctx, sum, run)
+		if ctx.Err() != nil {
+			err = errInterrupted
+		}
+		if err != nil {
 			fmt.Fprintln(os.Stderr, "testsum:", err)
 			sum.broken = true
+		}
+		if ctx.Err() != nil {
+			break
 		}
 	}
 	ok := sum.close(os.Getenv("CI") == "true")
@@ -46,6 +55,11 @@ func main() {
 		os.Exit(1)
 	}
 }
+
+var errInterrupted = errors.New("interrupted")
+
+// endTime is how long tests that are interrupted may take to end what they have started.
+const endTime = 30 * time.Second
 
 // runs splits the command line at "--".
 func runs(args []string) func(yield func([]string) bool) {
@@ -72,6 +86,9 @@ func goTest(ctx context.Context, sum *summary, args []string) error {
 	}
 	cmd := exec.CommandContext(ctx, "go", append(append(line, "-json"), args...)...)
 	cmd.Stderr = os.Stderr
+	// From a terminal an interrupt comes to the tests as well as to go test, which then waits for them.
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
+	cmd.WaitDelay = endTime
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		return fmt.Errorf("pipe: %w", err)
@@ -135,6 +152,9 @@ func (s *summary) read(r io.Reader) {
 		}
 	}
 }
+
+// long is how many seconds make a test worth a line although it passed, so that one can see where the time goes.
+const long = 20
 
 // shown are the beginnings of a package's own lines that are passed on.
 var shown = []string{"ok ", "FAIL\t", "== "}
@@ -206,6 +226,9 @@ func (s *summary) end(e event, text string) {
 	case e.Test == "":
 	case e.Action == "pass":
 		s.passed++
+		if e.Elapsed >= long && !strings.Contains(e.Test, "/") {
+			fmt.Fprintf(s.out, "    %s: passed in %.0f s\n", e.Test, e.Elapsed)
+		}
 	case strings.HasPrefix(e.Test, "Fuzz") && strings.Contains(e.Test, "/"):
 		// An input of a fuzz corpus that its target discards: nothing is left untested.
 	case e.Action == "skip":

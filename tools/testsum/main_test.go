@@ -45,6 +45,11 @@ func TestSummary(t *testing.T) {
 			`{"Action":"output","Package":"p","Test":"TestW","Output":"    w_test.go:9: SUMMARY: 3 sequences\n"}` + "\n" + pass, true, true,
 			[]string{"    TestW: 3 sequences\n", "\n1 passed, 0 failed\n"},
 		},
+		{
+			"a long test gets a line, its parts do not",
+			strings.ReplaceAll(pass, "0.1", "21.4") + strings.ReplaceAll(strings.ReplaceAll(pass, "0.1", "25"), "TestA", "TestA/x"), true, true,
+			[]string{"    TestA: passed in 21 s\n\n2 passed, 0 failed\n"},
+		},
 		{"other lines are passed on", "warning\n" + pass, true, true, []string{"warning\n", "\n1 passed, 0 failed\n"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
