@@ -2,6 +2,7 @@ package harness
 
 import (
 	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -147,7 +148,7 @@ func (f *Frontend) WaitGone(t T, model string, within time.Duration) {
 }
 
 // WaitServing waits until a short completion succeeds: a listed pair may refuse for a moment, until its decode set has
-// noticed the prefill set.
+// noticed the prefill set. Any other failure is one.
 func (f *Frontend) WaitServing(t T, model string) {
 	t.Helper()
 	f.WaitModel(t, model)
@@ -156,10 +157,14 @@ func (f *Frontend) WaitServing(t T, model string) {
 		if err != nil {
 			return f.because(err)
 		}
-		if a.Status != 200 {
+		switch a.Status {
+		case http.StatusOK:
+			return nil
+		case http.StatusServiceUnavailable, http.StatusNotFound:
 			return fmt.Errorf("status %d: %s", a.Status, a.Body)
+		default:
+			return Final(fmt.Errorf("status %d: %s", a.Status, a.Body))
 		}
-		return nil
 	})
 }
 
@@ -176,6 +181,8 @@ const (
 // Sidecar is a running sidecar of either kind.
 type Sidecar struct {
 	*Process
+
+	Role Role
 
 	// Status is the system status server: /health, /live, /metrics.
 	Status *Client
@@ -213,7 +220,7 @@ func (c *Cluster) StartSidecar(t T, kind Kind, role Role, grpcPort int, args ...
 	}
 	argv = append(argv, "--grpc-endpoint", "http://127.0.0.1:"+strconv.Itoa(grpcPort), "--disaggregation-mode", string(role))
 	name := fmt.Sprintf("%s-%s-%d", kind, role, grpcPort)
-	s := &Sidecar{Start(t, name, env, end, append(argv, args...)...), NewClient(system)}
+	s := &Sidecar{Start(t, name, env, end, append(argv, args...)...), role, NewClient(system)}
 	if kind == Remora {
 		t.Cleanup(func() { // runs before Start's cleanup, so that the exit status is the program's own
 			if s.Exited() {
@@ -325,11 +332,18 @@ func StartVLLM(t T, name, model string, args ...string) *VLLM {
 	return &VLLM{Start(t, name, nil, Politely, argv...), NewClient(http), grpc}
 }
 
-// WaitReady waits until the engine has loaded its model.
+// WaitReady waits until the engine has loaded its model, and tells now and then what it does.
 func (v *VLLM) WaitReady(t T) {
 	t.Helper()
+	const tellEvery = 20 * time.Second
+	began := time.Now()
+	tell := began.Add(tellEvery)
 	Poll(t, v.Name, engineTimeout, func() error {
 		if _, err := v.Get(t.Context(), "/health"); err != nil {
+			if now := time.Now(); now.After(tell) {
+				tell = now.Add(tellEvery)
+				t.Logf("%s loads since %v: %.160s", v.Name, now.Sub(began).Round(time.Second), v.LogTail(1))
+			}
 			return v.because(err)
 		}
 		return nil

@@ -34,9 +34,24 @@ func TestClientLeavesPair(t *testing.T) {
 			d := pair(t, k.prefill, k.decode)
 			t.Run("in mid-stream", func(t *testing.T) { leaveMidStream(t, d) })
 			t.Run("during the prefill", func(t *testing.T) { leaveFrozen(t, d, 0) })
-			t.Run("before the first token", func(t *testing.T) { leaveFrozen(t, d, 1) })
+			t.Run("before the first token", func(t *testing.T) {
+				before := drains(t, k.decode, d.sidecars[1])
+				leaveFrozen(t, d, 1)
+				if got := drains(t, k.decode, d.sidecars[1]); k.decode == harness.Remora && got != before+1 {
+					t.Errorf("%v hand-offs drained to their release, want 1: the engine noticed the client itself", got-before)
+				}
+			})
 		})
 	}
+}
+
+// drains are the decodes of clients that went, which Remora read on until the engine had fetched their blocks.
+func drains(t *testing.T, kind harness.Kind, s *harness.Sidecar) float64 {
+	t.Helper()
+	if kind != harness.Remora {
+		return 0
+	}
+	return s.Status.Counts(t, "remora_drains_total", "outcome")["released"]
 }
 
 func leaveMidStream(t *testing.T, d *deployment) {
@@ -77,13 +92,16 @@ func TestFrontendBeforeAndAfter(t *testing.T) {
 	good(t, later, prompt("after"))
 }
 
-// TestStopWhileAnswering wants SIGTERM to take the model away at once and to let a running answer finish.
+// TestStopWhileAnswering wants SIGTERM to take the model away at once and to let a running answer, of six seconds, finish.
 func TestStopWhileAnswering(t *testing.T) {
-	d := aggregated(t, harness.Remora)
+	d := aggregated(t, harness.Remora, "--step-time", "20ms")
 	s, worker := d.Open(t, withTokens(endless("stop"), 300)), d.sidecars[0]
 	s.ReadChunks(t, 3)
 	worker.Signal(syscall.SIGTERM)
 	d.WaitGone(t, model, 5*time.Second)
+	if n := d.sims[0].Metrics(t)[harness.Running]; n != 1 {
+		t.Errorf("the model was listed until the answer was over: %v requests run", n)
+	}
 	s.ReadAll(t)
 	if s.Finish != "length" || s.Error != "" {
 		t.Errorf("the running answer ended with finish %q, error %q after %d chunks", s.Finish, s.Error, s.Chunks)
