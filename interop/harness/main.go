@@ -39,7 +39,7 @@ func run(tests func() int) (status int) {
 		return status
 	case s := <-told:
 		fmt.Fprintf(os.Stderr, "%v: ending what the tests have started\n", s)
-		endAll()
+		EndAll()
 		return 130
 	}
 }
@@ -62,8 +62,8 @@ func ownTemp() (remove func(), err error) {
 	}, nil
 }
 
-// endAll kills every program that runs, and waits for it. None can be started afterwards.
-func endAll() {
+// EndAll kills every program that runs, and waits for it. None can be started afterwards.
+func EndAll() {
 	live.mu.Lock()
 	live.ending = true
 	all := live.all
@@ -77,10 +77,16 @@ func endAll() {
 	}
 }
 
+func isEnding() bool {
+	live.mu.Lock()
+	defer live.mu.Unlock()
+	return live.ending
+}
+
 // errEnding refuses programs of tests that were interrupted.
 var errEnding = errors.New("the tests were told to end")
 
-// enlist starts a program and notes it, in one step, so that endAll misses none.
+// enlist starts a program and notes it, in one step, so that EndAll misses none.
 func enlist(p *Process) error {
 	live.mu.Lock()
 	defer live.mu.Unlock()

@@ -2,6 +2,7 @@ package harness
 
 import (
 	"path/filepath"
+	"syscall"
 
 	"remora/interop/tinyllama"
 )
@@ -30,6 +31,10 @@ func StartPair(t T, kind Kind) *Pair {
 	t.Logf("starting two vLLM engines; they take a minute or two to load")
 	p.PrefillEngine = StartVLLM(t, "engine-prefill", folder)
 	p.DecodeEngine = StartVLLM(t, "engine-decode", folder)
+	t.Cleanup(func() { // both at once: each takes seconds to end
+		p.PrefillEngine.Signal(syscall.SIGTERM)
+		p.DecodeEngine.Signal(syscall.SIGTERM)
+	})
 	p.PrefillEngine.WaitReady(t)
 	t.Logf("prefill engine ready: HTTP %s, gRPC port %d", p.PrefillEngine.URL, p.PrefillEngine.GRPCPort())
 	p.DecodeEngine.WaitReady(t)

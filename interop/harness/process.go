@@ -53,7 +53,7 @@ func Start(t T, name string, env []string, end Ending, argv ...string) *Process 
 		close(p.done)
 	}()
 	t.Cleanup(func() {
-		if t.Failed() {
+		if t.Failed() && !isEnding() {
 			t.Logf("%s, end of its log:\n%s", name, p.LogTail(tailLines))
 		}
 		p.Stop(end)

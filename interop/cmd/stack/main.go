@@ -2,12 +2,13 @@
 // engine and a vLLM decode engine, each behind a Remora sidecar, hand-offs over NIXL.
 //
 // It writes the tiny model, shows what starts, prints a curl line that works, and on Ctrl-C, SIGTERM or the end of any of
-// its programs ends all of them and waits for that. Everything it wrote is removed.
+// its programs ends all of them and waits for that; on a second Ctrl-C it kills them. Everything it wrote is removed.
 package main
 
 import (
 	"context"
 	"flag"
+	"fmt"
 	"os"
 	"os/signal"
 	"syscall"
@@ -23,7 +24,17 @@ func main() {
 	if *rust {
 		kind = harness.Rust
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	ctx, end := context.WithCancel(context.Background())
+	defer end()
+	told := make(chan os.Signal, 2)
+	signal.Notify(told, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	go func() { // until the process ends
+		<-told
+		fmt.Fprintln(os.Stderr, "ending; once more to end at once")
+		end()
+		<-told
+		harness.EndAll()
+	}()
 	ok := harness.Run(ctx, os.Stderr, func(t *harness.Console) {
 		p := harness.StartPair(t, kind)
 		t.Logf(`
@@ -36,9 +47,9 @@ The model has random weights: it babbles, always in the same way. Ctrl-C ends ev
 `, p.Frontend.URL, p.Model)
 		waitEnd(t, p)
 	})
-	stop()
 	if !ok {
-		os.Exit(1)
+		end()
+		os.Exit(1) //nolint:gocritic // what is deferred was done
 	}
 }
 
@@ -49,7 +60,6 @@ func waitEnd(t *harness.Console, p *harness.Pair) {
 	for {
 		select {
 		case <-t.Context().Done():
-			t.Logf("ending")
 			return
 		case <-look.C:
 		}
