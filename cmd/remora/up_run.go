@@ -97,7 +97,7 @@ func (d *deployment) run(stop, cut context.Context, model string, door net.Liste
 				return err
 			}
 		}
-		return d.startDoor(doorCtx, door)
+		return d.startDoor(doorCtx, cut, door)
 	}()
 	if err != nil {
 		_ = door.Close()
@@ -183,7 +183,7 @@ func (d *deployment) startWorker(stop, cut context.Context, role protocol.Role, 
 }
 
 // startDoor runs the front door and its side of the request plane.
-func (d *deployment) startDoor(ctx context.Context, listener net.Listener) error {
+func (d *deployment) startDoor(stop, cut context.Context, listener net.Listener) error {
 	log := d.log.With(logging.TargetKey, "remora::frontdoor")
 	store, err := discovery.OpenFile(d.kv, log)
 	if err != nil {
@@ -191,7 +191,7 @@ func (d *deployment) startDoor(ctx context.Context, listener net.Listener) error
 	}
 	answers, err := net.Listen("tcp", net.JoinHostPort(loopback, "0"))
 	if err != nil {
-		return errors.Join(fmt.Errorf("listen for the workers' answers: %w", err), store.Close(ctx))
+		return errors.Join(fmt.Errorf("listen for the workers' answers: %w", err), store.Close(stop))
 	}
 	responses := requestplane.NewResponseServer(answers, requestplane.ResponseServerConfig{Logger: log})
 	client := new(requestplane.Client)
@@ -201,10 +201,10 @@ func (d *deployment) startDoor(ctx context.Context, listener net.Listener) error
 	d.models = server.Models
 	d.part(&d.door, "answers", responses.Serve)
 	d.part(&d.door, "front door", func() error {
-		err := server.Run(ctx, listener)
+		err := server.Run(stop, cut, listener)
 		client.Close()
 		responses.Close()
-		return errors.Join(err, store.Close(context.WithoutCancel(ctx)))
+		return errors.Join(err, store.Close(context.WithoutCancel(stop)))
 	})
 	return nil
 }

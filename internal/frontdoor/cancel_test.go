@@ -1,7 +1,10 @@
 package frontdoor
 
 import (
+	"io"
+	"net"
 	"net/http"
+	"strings"
 	"testing"
 	"time"
 
@@ -237,6 +240,40 @@ func TestShutdownCuts(t *testing.T) {
 		t.Errorf("event %s", event)
 	}
 	d.must(d.ended())
+}
+
+// TestSecondStopCuts: the second stop ends what the shutdown time would have waited for, an unfinished upload too.
+func TestSecondStopCuts(t *testing.T) {
+	d := openDoor(t, func(c *Config) { c.ShutdownTime = time.Hour })
+	d.serve(protocol.Aggregated)
+	e := d.open(completionPath, promptBody(`,"stream":true`))
+	c := d.call()
+	c.accept()
+	e.headers()
+	upload := d.raw("POST " + completionPath + " HTTP/1.1\r\nHost: x\r\nContent-Length: 99\r\n\r\n{")
+	d.await(func() bool { return len(d.server.slots) == 2 })
+	d.stop()
+	d.cut()
+	c.awaitKill(t)
+	if event := e.next(); pick(t, event, "error.code") != 503.0 {
+		t.Errorf("event %s", event)
+	}
+	d.must(d.ended())
+	if answer, _ := io.ReadAll(upload); len(answer) > 0 {
+		t.Errorf("the upload was answered: %s", answer)
+	}
+}
+
+// raw opens a connection of its own and sends text on it.
+func (d *door) raw(text string) *net.TCPConn {
+	d.t.Helper()
+	conn, err := net.Dial("tcp", strings.TrimPrefix(d.url, "http://"))
+	d.must(err)
+	d.t.Cleanup(func() { _ = conn.Close() })
+	d.must(conn.SetDeadline(time.Now().Add(patience)))
+	_, err = io.WriteString(conn, text)
+	d.must(err)
+	return conn.(*net.TCPConn)
 }
 
 // ended waits for Run's end.

@@ -8,6 +8,6 @@
 //
 // Under cancel: a client that leaves is told to the workers as the stock frontend tells it. A prefill never hears of it; its
 // decode is dispatched all the same with the hand-off and killed at once; a running decode or aggregated request is killed.
-// So a handler may outlive its client by the rest of a prefill. When Run's context ends, requests get the shutdown time and
-// are then killed.
+// So a handler may outlive its client by the rest of a prefill. At a stop requests get the shutdown time, or until the cut,
+// and are then killed.
 package frontdoor

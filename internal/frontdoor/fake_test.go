@@ -121,6 +121,7 @@ type door struct {
 	plane  *fakePlane
 	store  *discovery.MemoryStore // for the workers' records
 	stop   context.CancelFunc
+	cut    context.CancelFunc
 	done   chan error // Run's result
 }
 
@@ -139,11 +140,13 @@ func openDoor(t *testing.T, change func(*Config)) *door {
 		t.Fatal(err)
 	}
 	d.url = "http://" + ln.Addr().String()
-	ctx, stop := context.WithCancel(context.Background())
-	d.stop = stop
-	go func() { d.done <- d.server.Run(ctx, ln) }()
+	cut, cutNow := context.WithCancel(context.Background())
+	stop, stopNow := context.WithCancel(cut)
+	d.stop, d.cut = stopNow, cutNow
+	go func() { d.done <- d.server.Run(stop, cut, ln) }()
 	t.Cleanup(func() {
-		stop()
+		defer cutNow()
+		stopNow()
 		http.DefaultClient.CloseIdleConnections()
 		if err, ok := <-d.done; ok && err != nil {
 			t.Errorf("Run: %v", err)

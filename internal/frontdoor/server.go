@@ -2,7 +2,6 @@ package frontdoor
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -22,7 +21,7 @@ type Config struct {
 
 	// MaxRequests bounds the requests that are worked on at a time; more are refused. 0: 512.
 	MaxRequests int
-	// ShutdownTime is what running requests get when Run's context has ended. 0: 5 s.
+	// ShutdownTime is what running requests get at a stop. 0: 5 s.
 	ShutdownTime time.Duration
 	// WriteTime is how long a client may take to make room for one write. 0: 60 s.
 	WriteTime time.Duration
@@ -59,10 +58,11 @@ func New(config Config) *Server {
 // Models lists the models that can be called now, in order.
 func (s *Server) Models() []string { return s.registry.table.Load().ready() }
 
-// Run serves on ln, which it closes, until ctx ends or something breaks. When it returns, nothing of it runs any more.
-func (s *Server) Run(ctx context.Context, ln net.Listener) error {
-	base, cut := context.WithCancel(context.WithoutCancel(ctx))
-	defer cut()
+// Run serves on ln, which it closes, until stop ends or something breaks. Running requests then get the shutdown time, or until
+// cut ends. When it returns, nothing of it runs any more.
+func (s *Server) Run(stop, cut context.Context, ln net.Listener) error {
+	base, cutNow := context.WithCancel(cut)
+	defer cutNow()
 	server := &http.Server{
 		Handler:           &handler{Server: s, base: base},
 		BaseContext:       func(net.Listener) context.Context { return base },
@@ -79,14 +79,14 @@ func (s *Server) Run(ctx context.Context, ln net.Listener) error {
 
 	var err error
 	select {
-	case <-ctx.Done():
+	case <-stop.Done():
 	case err = <-served:
 		err = fmt.Errorf("front door: serve: %w", err)
 	case err = <-watched:
 		err = fmt.Errorf("front door: discovery: %w", err)
 	}
 	// The watch goes on while requests end: a decode may still have to be sent.
-	s.shutdown(server, cut)
+	s.shutdown(cut, server, cutNow)
 	endWatch()
 	running.Wait()
 	return err
@@ -94,18 +94,18 @@ func (s *Server) Run(ctx context.Context, ln net.Listener) error {
 
 // shutdown waits for the running requests, at last after having cut them. Even then it waits for the handlers, which all
 // stop at base's end.
-func (s *Server) shutdown(server *http.Server, cut context.CancelFunc) {
-	grace, cancel := context.WithTimeout(context.Background(), s.config.ShutdownTime)
+func (s *Server) shutdown(cut context.Context, server *http.Server, cutNow context.CancelFunc) {
+	grace, cancel := context.WithTimeout(cut, s.config.ShutdownTime)
 	defer cancel()
 	err := server.Shutdown(grace)
 	if err == nil {
 		return
 	}
-	if !errors.Is(err, context.DeadlineExceeded) {
+	if grace.Err() == nil {
 		s.config.Log.Warn("front door: close the listener", "error", err)
 	}
-	s.config.Log.Info("front door: the shutdown time is over, running requests are cut")
-	cut()
+	s.config.Log.Info("front door: running requests are cut")
+	cutNow()
 	last, cancelLast := context.WithTimeout(context.Background(), cutLimit)
 	defer cancelLast()
 	if err := server.Shutdown(last); err != nil {
@@ -117,4 +117,4 @@ func (s *Server) shutdown(server *http.Server, cut context.CancelFunc) {
 }
 
 // cutLimit is what clients get to read their last error event.
-const cutLimit = 2 * time.Second
+const cutLimit = time.Second / 2
