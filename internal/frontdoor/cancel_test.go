@@ -1,6 +1,8 @@
 package frontdoor
 
 import (
+	"bufio"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -181,6 +183,35 @@ func TestClientLeavesWithoutStreaming(t *testing.T) {
 	c.tokens('x')
 	e.cancel()
 	c.awaitKill(t)
+}
+
+// TestHalfClosed: one who sends no more counts as gone, as for the stock frontend, but may still read: no answer may look whole.
+func TestHalfClosed(t *testing.T) {
+	for name, stream := range map[string]string{"whole": "", "stream": `,"stream":true`} {
+		t.Run(name, func(t *testing.T) {
+			d := openDoor(t, nil)
+			d.serve(protocol.Aggregated)
+			body := promptBody(stream)
+			conn := d.raw(fmt.Sprintf("POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s", completionPath, len(body), body))
+			c := d.call()
+			c.accept()
+			in := bufio.NewReader(conn)
+			if stream != "" {
+				_, err := in.Peek(1)
+				d.must(err)
+			}
+			d.must(conn.CloseWrite())
+			c.awaitKill(t)
+			answer, err := http.ReadResponse(in, nil)
+			if err == nil {
+				defer answer.Body.Close()
+				_, err = io.ReadAll(answer.Body)
+			}
+			if err == nil {
+				t.Errorf("a whole answer: %s", answer.Status)
+			}
+		})
+	}
 }
 
 // The client has all of its answer; only the stream's regular end is missing.

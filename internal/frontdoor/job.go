@@ -56,6 +56,8 @@ func (j *job) fail(client context.Context, err error) {
 		j.out.fail(statusError(http.StatusServiceUnavailable, "The server is shutting down"))
 	case client.Err() != nil, errors.Is(err, errClient):
 		j.log.Debug("client left", "request", j.id)
+		// To return would end the answer as if it were whole, and one who has only stopped sending would read that.
+		panic(http.ErrAbortHandler) // net/http closes the connection
 	default:
 		j.log.Warn("request failed", "request", j.id, "error", err)
 		var ready *httpError
