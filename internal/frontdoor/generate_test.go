@@ -184,7 +184,10 @@ func TestTextOfTheWorkerIsPassedOn(t *testing.T) {
 func TestLogprobs(t *testing.T) {
 	out := protocol.EngineOutput{
 		TokenIDs: []uint32{'a', 0xe2}, LogProbs: []float64{-0.5, -1},
-		TopLogprobs:  [][]protocol.TopLogprob{{{Rank: 1, TokenID: 'a', Logprob: -0.5}, {Rank: 2, TokenID: 'b', Logprob: -2}}, {}},
+		TopLogprobs: [][]protocol.TopLogprob{
+			{{Rank: 1, TokenID: 'a', Logprob: -0.5}, {Rank: 2, TokenID: 'b', Logprob: -2}},
+			{{Rank: 1, TokenID: 0xe2, Logprob: -1}, {Rank: 2, TokenID: 0xe3, Logprob: -3}},
+		},
 		FinishReason: protocol.FinishLength,
 	}
 	d := openDoor(t, nil)
@@ -212,7 +215,7 @@ func TestLogprobs(t *testing.T) {
 	c.close()
 	r = <-answer
 	if r.get(t, "choices.0.logprobs.tokens.0") != "a" || r.get(t, "choices.0.logprobs.token_logprobs.1") != -1.0 ||
-		r.get(t, "choices.0.logprobs.top_logprobs.0.b") != -2.0 || r.get(t, "choices.0.logprobs.text_offset.1") != 1.0 {
+		r.get(t, "choices.0.logprobs.top_logprobs.0.b") != -2.0 || r.get(t, "choices.0.logprobs.top_logprobs.1.\uFFFD") != -1.0 || r.get(t, "choices.0.logprobs.text_offset.1") != 1.0 {
 		t.Errorf("completion: %s", r.body)
 	}
 }

@@ -217,7 +217,10 @@ func (c *completionDialect) tokens(tokens []tokenLogprob) *completionLogprobs {
 		text := tokenText(c.model.TokenBytes(t.id))
 		top := make(map[string]float64, c.topLogprobs)
 		for _, candidate := range firstN(t.top, c.topLogprobs) {
-			top[tokenText(c.model.TokenBytes(candidate.TokenID))] = finite(candidate.Logprob)
+			text := tokenText(c.model.TokenBytes(candidate.TokenID))
+			if _, ok := top[text]; !ok { // parts of characters look alike: the likelier one counts, which comes first
+				top[text] = finite(candidate.Logprob)
+			}
 		}
 		out.Tokens = append(out.Tokens, text)
 		out.TokenLogprobs = append(out.TokenLogprobs, t.logprob)
