@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strconv"
 	"strings"
 	"time"
 
@@ -46,11 +47,12 @@ func (w *writer) write(data []byte) error {
 
 // json answers with one JSON body.
 func (w *writer) json(status int, v any) error {
-	data, err := json.Marshal(v)
+	data, err := json.Marshal(v, json.Deterministic(true))
 	if err != nil {
 		return err
 	}
 	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Content-Length", strconv.Itoa(len(data))) // HTTP/1.0 clients keep their connections by it
 	w.WriteHeader(status)
 	return w.write(data)
 }
@@ -147,7 +149,7 @@ func (a *streamAnswer) fail(e *httpError) {
 
 func (a *streamAnswer) event(v any) error {
 	data := []byte("data: ")
-	text, err := json.Marshal(v)
+	text, err := json.Marshal(v, json.Deterministic(true))
 	if err != nil {
 		return err
 	}

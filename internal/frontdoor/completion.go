@@ -1,6 +1,7 @@
 package frontdoor
 
 import (
+	"bytes"
 	"strconv"
 
 	"github.com/go-json-experiment/json"
@@ -69,9 +70,12 @@ func readPrompt(raw jsontext.Value, model Model, outer bool) ([]uint32, *httpErr
 	default:
 		return nil, badRequest("prompt", shape)
 	}
-	// Token ids first, without looking at each: a prompt may have very many.
+	// Token ids first: a prompt may have very many.
 	var ids []uint32
 	if err := json.Unmarshal(raw, &ids); err == nil {
+		if bytes.IndexByte(raw, 'n') >= 0 { // a null, read as 0
+			return nil, badRequest("prompt", shape)
+		}
 		for _, id := range ids {
 			if int64(id) >= int64(model.VocabSize()) {
 				return nil, badRequest("prompt", "prompt has the token id %d; the model's vocabulary has %d", id, model.VocabSize())

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
+	"strings"
 	"time"
 )
 
@@ -39,7 +41,11 @@ func (h *handler) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	case "/v1/completions":
 		method, serve = http.MethodPost, h.completion
 	default:
-		method = r.Method
+		if strings.HasPrefix(r.URL.Path, modelPath) {
+			serve = h.model
+		} else {
+			method = r.Method
+		}
 	}
 	if r.Method != method && (method != http.MethodGet || r.Method != http.MethodHead) {
 		w.Header().Set("Allow", method)
@@ -67,22 +73,41 @@ func (h *handler) health(w *writer, _ *http.Request) {
 	_ = w.json(http.StatusOK, answer{"healthy", models})
 }
 
+// modelEntry is one model as /v1/models tells it.
+type modelEntry struct {
+	ID      string `json:"id"`
+	Object  string `json:"object"`
+	Created int64  `json:"created"` // seconds; nobody knows, so it is the time of the question
+	OwnedBy string `json:"owned_by"`
+}
+
+func newModelEntry(name string) modelEntry {
+	return modelEntry{name, "model", time.Now().Unix(), "remora"}
+}
+
 // models lists what can be called.
 func (h *handler) models(w *writer, _ *http.Request) {
-	type entry struct {
-		ID      string `json:"id"`
-		Object  string `json:"object"`
-		Created int64  `json:"created"`
-		OwnedBy string `json:"owned_by"`
-	}
 	list := struct {
-		Object string  `json:"object"`
-		Data   []entry `json:"data"`
-	}{"list", []entry{}}
+		Object string       `json:"object"`
+		Data   []modelEntry `json:"data"`
+	}{"list", []modelEntry{}}
 	for _, name := range h.Models() {
-		list.Data = append(list.Data, entry{name, "model", time.Now().Unix(), "remora"})
+		list.Data = append(list.Data, newModelEntry(name))
 	}
 	_ = w.json(http.StatusOK, list)
+}
+
+// modelPath is followed by a model's name, which may have slashes.
+const modelPath = "/v1/models/"
+
+// model tells of one that can be called.
+func (h *handler) model(w *writer, r *http.Request) {
+	name := strings.TrimPrefix(r.URL.Path, modelPath)
+	if !slices.Contains(h.Models(), name) {
+		w.fail(noModel(fmt.Sprintf("The model %q does not exist", name)))
+		return
+	}
+	_ = w.json(http.StatusOK, newModelEntry(name))
 }
 
 func (h *handler) chat(w *writer, r *http.Request) {
@@ -174,7 +199,7 @@ func readBody(w *writer, r *http.Request) ([]byte, *httpError) {
 	var tooLarge *http.MaxBytesError
 	switch {
 	case errors.As(err, &tooLarge):
-		return nil, badRequest("", "the body is larger than %d bytes", tooLarge.Limit)
+		return nil, statusError(http.StatusRequestEntityTooLarge, fmt.Sprintf("the body is larger than %d bytes", tooLarge.Limit))
 	case err != nil:
 		return nil, badRequest("", "the body cannot be read to its end")
 	}

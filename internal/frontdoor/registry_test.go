@@ -158,6 +158,9 @@ func TestModelsComeAndGo(t *testing.T) {
 	if r := d.send(http.MethodGet, "/v1/models", ""); r.get(t, "data.0.id") != "tiny" || r.get(t, "data.0.object") != "model" {
 		t.Errorf("%s", r.body)
 	}
+	if r := d.send(http.MethodGet, "/v1/models/tiny", ""); r.get(t, "id") != "tiny" || r.get(t, "object") != "model" {
+		t.Errorf("%s", r.body)
+	}
 	if r := d.send(http.MethodGet, "/health", ""); r.status != 200 || r.get(t, "models.0") != "tiny" {
 		t.Errorf("%d %s", r.status, r.body)
 	}

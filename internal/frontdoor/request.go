@@ -2,6 +2,8 @@ package frontdoor
 
 import (
 	"errors"
+	"maps"
+	"slices"
 	"strings"
 
 	"github.com/go-json-experiment/json"
@@ -51,13 +53,15 @@ type common struct {
 	TopK      *int64 `json:"top_k"`
 	MinTokens *int64 `json:"min_tokens"`
 	IgnoreEOS *bool  `json:"ignore_eos"`
+
+	Others map[string]jsontext.Value `json:",embed"` // see checkOthers
 }
 
 type streamOptions struct {
 	IncludeUsage *bool `json:"include_usage"`
 }
 
-// parse reads one JSON object into v, which has the type that the route wants; members that v does not know are ignored.
+// parse reads one JSON object into v, which has the type that the route wants.
 func parse(body []byte, v any) *httpError {
 	err := json.Unmarshal(body, v)
 	if err == nil {
@@ -116,6 +120,9 @@ func (c *common) check(g *generation) *httpError {
 	if c.Model == "" {
 		return badRequest("model", "model is missing")
 	}
+	if err := checkOthers(c.Others); err != nil {
+		return err
+	}
 	if c.N != nil && *c.N != 1 {
 		return badRequest("n", "n must be 1: this server gives one choice a request")
 	}
@@ -152,8 +159,8 @@ func (c *common) check(g *generation) *httpError {
 		return badRequest("top_p", "top_p must be above 0")
 	}
 	if c.TopK != nil {
-		if *c.TopK < -1 || *c.TopK == 0 || *c.TopK > maxCount {
-			return badRequest("top_k", "top_k must be -1 (off) or at least 1")
+		if *c.TopK < 1 || *c.TopK > maxCount { // engines take -1 for the model's own value, not for "off"
+			return badRequest("top_k", "top_k must be at least 1; leave it out to consider all tokens")
 		}
 		k := int32(*c.TopK)
 		g.topK = &k
@@ -170,6 +177,27 @@ func (c *common) check(g *generation) *httpError {
 	}
 	g.stops, err = readStops(c.Stop)
 	return err
+}
+
+// checkOthers refuses the members that are not read here, but for those that change nothing for a model that calls no tools: to
+// answer as if they were not there would be another answer than the one that was asked for.
+func checkOthers(others map[string]jsontext.Value) *httpError {
+	for _, name := range slices.Sorted(maps.Keys(others)) {
+		value := others[name]
+		switch name {
+		case "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention",
+			"reasoning_effort", "verbosity", "tools", "parallel_tool_calls":
+			continue
+		case "tool_choice":
+			if text := string(value); text == `"auto"` || text == `"none"` {
+				continue
+			}
+		}
+		if value.Kind() != 'n' {
+			return badRequest(name, "%.80s is not served here; the stock frontend may serve it", name)
+		}
+	}
+	return nil
 }
 
 // maxCount bounds numbers of tokens; no model comes near it.

@@ -42,6 +42,11 @@ func TestBadRequests(t *testing.T) {
 		{chatWith(`,"top_p":0`), "top_p", "above 0"},
 		{chatWith(`,"top_p":1.5`), "top_p", "between 0 and 1"},
 		{chatWith(`,"top_k":0`), "top_k", "at least 1"},
+		{chatWith(`,"top_k":-1`), "top_k", "leave it out"},
+		{chatWith(`,"logit_bias":{"5":100},"guided_json":{}`), "guided_json", "guided_json is not served"},
+		{chatWith(`,"temprature":0.5`), "temprature", "not served"},
+		{chatWith(`,"tools":[],"tool_choice":"required"`), "tool_choice", "not served"},
+		{chatWith(`,"tool_choice":{"type":"function"}`), "tool_choice", "not served"},
 		{chatWith(`,"presence_penalty":-3`), "presence_penalty", "between -2 and 2"},
 		{chatWith(`,"max_tokens":0`), "max_tokens", "between 1"},
 		{chatWith(`,"max_tokens":1.5`), "max_tokens", "wrong type"},
@@ -69,6 +74,9 @@ func TestBadRequests(t *testing.T) {
 		{`{"model":"tiny","prompt":[1,"a"]}`, "prompt", "string or an array of token ids"},
 		{`{"model":"tiny","prompt":[512]}`, "prompt", "token id 512"},
 		{`{"model":"tiny","prompt":[-1]}`, "prompt", "string or an array of token ids"},
+		{`{"model":"tiny","prompt":[null]}`, "prompt", "string or an array of token ids"},
+		{`{"model":"tiny","prompt":[97,null]}`, "prompt", "string or an array of token ids"},
+		{promptBody(`,"logit_bias":{"5":100}`), "logit_bias", "not served"},
 		{`{"model":"tiny","prompt":{}}`, "prompt", "string or an array of token ids"},
 		{promptBody(`,"logprobs":21`), "logprobs", "between 0 and 20"},
 		{promptBody(`,"logprobs":true`), "logprobs", "wrong type"},
@@ -92,9 +100,9 @@ func TestBadRequests(t *testing.T) {
 
 func TestGoodRequests(t *testing.T) {
 	for _, body := range []string{
-		chatWith(`,"unknown":{"a":[1]},"user":"me","n":1,"stop":null,"temperature":null,"response_format":{"type":"text"}`),
+		chatWith(`,"tools":[{"type":"function"}],"tool_choice":"auto","logit_bias":null,"user":"me","n":1,"stop":null,"temperature":null,"response_format":{"type":"text"}`),
 		chatWith(`,"stream":true,"stream_options":{"include_usage":false,"x":1},"max_tokens":null,"max_completion_tokens":5`),
-		chatWith(`,"top_k":-1,"min_tokens":0,"ignore_eos":false,"seed":-5,"stop":["a","b","c","d"],"logprobs":false,"top_logprobs":0`),
+		chatWith(`,"top_k":1,"min_tokens":0,"ignore_eos":false,"seed":-5,"stop":["a","b","c","d"],"logprobs":false,"top_logprobs":0`),
 		`{"model":"tiny","messages":[{"role":"developer","content":"x"},{"role":"assistant","content":null},{"role":"tool","content":""}]}`,
 	} {
 		if _, err := readChat([]byte(body), TinyModel{}); err != nil {
@@ -127,15 +135,16 @@ func TestErrorShape(t *testing.T) {
 		{"POST", chatPath, chatWith(`,"n":2`), 400, "invalid_request_error", "n", nil, "", "n must be 1"},
 		{"POST", chatPath, `{"model":"no","messages":[{"role":"user","content":"x"}]}`, 404, "invalid_request_error", "model", "model_not_found", "", `"no" does not exist`},
 		{"POST", completionPath, `{"model":"tiny","prompt":[` + long + `1]}`, 400, "invalid_request_error", nil, "context_length_exceeded", "", "8193 tokens"},
-		{"POST", completionPath, strings.Repeat(" ", maxBody+1), 400, "invalid_request_error", nil, nil, "", "larger than"},
+		{"POST", completionPath, strings.Repeat(" ", maxBody+1), 413, "invalid_request_error", nil, nil, "", "larger than"},
 		{"GET", chatPath, ``, 405, "invalid_request_error", nil, nil, "POST", "wants POST"},
 		{"POST", "/v1/models", ``, 405, "invalid_request_error", nil, nil, "GET", "wants GET"},
+		{"GET", "/v1/models/tin", ``, 404, "invalid_request_error", "model", "model_not_found", "", `"tin" does not exist`},
 		{"GET", "/nowhere", ``, 404, "invalid_request_error", nil, nil, "", "nothing at /nowhere"},
 	} {
 		r := d.send(tc.method, tc.path, tc.body)
 		message, _ := r.get(t, "error.message").(string)
 		if r.status != tc.status || r.get(t, "error.type") != tc.kind || r.get(t, "error.param") != tc.param ||
-			r.get(t, "error.code") != tc.code || r.header.Get("Allow") != tc.allow || !strings.Contains(message, tc.errorMessage) {
+			r.get(t, "error.code") != tc.code || r.header.Get("Allow") != tc.allow || r.header.Get("Content-Length") == "" || !strings.Contains(message, tc.errorMessage) {
 			t.Errorf("%s %s %.60s: %d %s", tc.method, tc.path, tc.body, r.status, r.body)
 		}
 	}
