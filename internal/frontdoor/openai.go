@@ -217,9 +217,9 @@ func (c *completionDialect) tokens(tokens []tokenLogprob) *completionLogprobs {
 		text := tokenText(c.model.TokenBytes(t.id))
 		top := make(map[string]float64, c.topLogprobs)
 		for _, candidate := range firstN(t.top, c.topLogprobs) {
-			text := tokenText(c.model.TokenBytes(candidate.TokenID))
-			if _, ok := top[text]; !ok { // parts of characters look alike: the likelier one counts, which comes first
-				top[text] = finite(candidate.Logprob)
+			other := tokenText(c.model.TokenBytes(candidate.TokenID))
+			if _, ok := top[other]; !ok { // parts of characters look alike; the first is the sampled or the likelier one
+				top[other] = finite(candidate.Logprob)
 			}
 		}
 		out.Tokens = append(out.Tokens, text)
