@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"sync"
+	"syscall"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -72,6 +73,22 @@ func runUp(stop, cut context.Context, c upConfig, stdout io.Writer, log *slog.Lo
 		config: c, log: log, out: stdout, kv: filepath.Join(dir, "discovery"), ready: make(chan string, 2), failed: make(chan struct{}),
 	}
 	return d.run(stop, cut, model, door)
+}
+
+// openFiles is how many files the process may have open, connections among them.
+func openFiles() uint64 {
+	var limit syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
+		return 0
+	}
+	return limit.Cur
+}
+
+// doorConnections is how many connections the front door may have with so many open files. The request on each needs two more,
+// the ends of its worker's answer, and waits for them with the first one in its hand: what does not fit at once would stand still.
+func doorConnections(files uint64) int {
+	const others = 160 // about 40 at rest; the parts keep some connections to each other
+	return max(8, (int(min(files, 30_000))-others)/3)
 }
 
 func (d *deployment) run(stop, cut context.Context, model string, door net.Listener) error {
@@ -197,6 +214,7 @@ func (d *deployment) startDoor(stop, cut context.Context, listener net.Listener)
 	client := new(requestplane.Client)
 	server := frontdoor.New(frontdoor.Config{
 		Store: store, Plane: frontdoor.NewPlane(client, responses), Model: frontdoor.TinyModel{}, Log: log, ShutdownTime: upShutdown,
+		MaxConnections: doorConnections(openFiles()),
 	})
 	d.models = server.Models
 	d.part(&d.door, "answers", responses.Serve)

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"math"
 	"net/http"
 	"os"
 	"regexp"
@@ -176,6 +177,18 @@ func TestUpIsCut(t *testing.T) {
 	}
 	if left, err := os.ReadDir(s.temp); err != nil || len(left) > 0 {
 		t.Errorf("left in the folder for temporary files: %v %v", left, err)
+	}
+}
+
+// TestDoorConnections: each has room for the files of its request.
+func TestDoorConnections(t *testing.T) {
+	for files, want := range map[uint64]int{0: 8, 160: 8, 300: 46, 1024: 288, 20_000: 6613, math.MaxUint64: 9946} {
+		if got := doorConnections(files); got != want {
+			t.Errorf("%d open files: %d connections, want %d", files, got, want)
+		}
+	}
+	if openFiles() < 64 {
+		t.Errorf("%d open files", openFiles())
 	}
 }
 

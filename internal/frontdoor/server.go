@@ -9,6 +9,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/net/netutil"
+
 	"remora/internal/dynamo/discovery"
 )
 
@@ -19,7 +21,9 @@ type Config struct {
 	Model Model
 	Log   *slog.Logger // nil: no log
 
-	// MaxRequests bounds the requests that are worked on at a time; more are refused. 0: 512.
+	// MaxConnections bounds the clients' connections; more are accepted when others have been closed. 0: 10,000.
+	MaxConnections int
+	// MaxRequests bounds the requests that are worked on at a time; more are refused. 0: 1024.
 	MaxRequests int
 	// ShutdownTime is what running requests get at a stop. 0: 5 s.
 	ShutdownTime time.Duration
@@ -39,8 +43,11 @@ func New(config Config) *Server {
 	if config.Log == nil {
 		config.Log = slog.New(slog.DiscardHandler)
 	}
+	if config.MaxConnections == 0 {
+		config.MaxConnections = 10_000
+	}
 	if config.MaxRequests == 0 {
-		config.MaxRequests = 512
+		config.MaxRequests = 1024
 	}
 	if config.ShutdownTime == 0 {
 		config.ShutdownTime = 5 * time.Second
@@ -74,7 +81,7 @@ func (s *Server) Run(stop, cut context.Context, ln net.Listener) error {
 	var running sync.WaitGroup
 	served, watched := make(chan error, 1), make(chan error, 1)
 	watching, endWatch := context.WithCancel(base)
-	running.Go(func() { served <- server.Serve(ln) })
+	running.Go(func() { served <- server.Serve(netutil.LimitListener(ln, s.config.MaxConnections)) })
 	running.Go(func() { watched <- s.registry.run(watching) })
 
 	var err error
