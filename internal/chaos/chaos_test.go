@@ -49,6 +49,7 @@ func TestSchedules(t *testing.T) {
 		t.Errorf("%d schedules had nothing of %v", counts.schedules, none)
 	}
 	t.Logf("SUMMARY: seeds %d to %d, %d violations: %v", *seedFlag, *seedFlag+uint64(counts.schedules)-1, failures, counts)
+	t.Logf("SUMMARY: %v", &counts.cover)
 }
 
 // TestReplay prints the trace of one schedule.

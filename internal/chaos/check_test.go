@@ -26,6 +26,8 @@ func (l *leg) judge(ev handoff.Event, act handoff.Action) {
 			l.violatef("C5", "%s sends an Abort after the finish", l.id)
 		case !l.headers:
 			l.violatef("M8", "%s sends an Abort before the headers", l.id)
+		case l.dropped:
+			l.violatef("M8", "%s sends an Abort for a stream that it has dropped", l.id)
 		case l.keeper && !letGo && l.plan.policy != handoff.Release && l.worker.last == handoff.EventDispatch:
 			l.violatef("M2", "%s aborts a hand-off that is not fetched", l.id)
 		}
@@ -102,8 +104,11 @@ func (r *run) checkLeg(l *leg) {
 	if took := l.doneAt - l.decidedAt; l.cancels > 0 && took > r.plan.deadline {
 		r.violatef("M3", "%s took %v from the cancel to its end", l.id, took)
 	}
-	if l.role == rolePrefill && l.cancels > 0 && l.headers && !l.finishRead && l.aborts == 0 && l.dropped {
+	if l.cancels > 0 && l.headers && !l.finishRead && l.aborts == 0 && l.dropped && !l.bad {
 		r.violatef("M6", "%s was dropped without an Abort", l.id)
+	}
+	if l.role == rolePrefill && l.cancels > 0 && l.headers && l.aborts == 0 {
+		r.violatef("M6", "%s was left by its client and not aborted", l.id)
 	}
 	r.checkText(l)
 }

@@ -18,5 +18,6 @@
 //
 // Storms (storm_test.go) are the same with nothing modelled but the frontend: real workers (internal/worker) and simulated
 // engines (internal/sim) that talk over connections in memory (site_test.go), in the time of a synctest bubble. A seed draws
-// what happens, the goroutines take their own course, and the invariants are checked after each (stormcheck_test.go).
+// what happens, the goroutines take their own course, and the invariants are checked after each (stormcheck_test.go), but for C8:
+// KV events are the engine's, and nothing that a worker does could spoil them.
 package chaos

@@ -109,6 +109,7 @@ func (c *conv) moment(l *leg, m word) {
 	do := func() {
 		if !c.over {
 			c.tally.ways[c.plan.way]++
+			c.tally.cover.add(c.run.plan, l.role, m, c.plan.way)
 			c.leave(l, c.plan.way)
 		}
 	}

@@ -85,6 +85,10 @@ func endAt(as role, states []handoff.State, with ...handoff.Action) rules {
 	})
 }
 
+func neverAborts(_ *rewrite, _ handoff.Event, _ handoff.State, acts []handoff.Action) []handoff.Action {
+	return without(acts, handoff.ActAbort)
+}
+
 // wrongText is what the comparison of texts says.
 const wrongText = "one engine alone says"
 
@@ -144,6 +148,31 @@ var mutants = []struct {
 			}
 			return acts
 		}), nil},
+	{"aborts what it has dropped", "M8", changing(roleAggregated,
+		func(_ *rewrite, _ handoff.Event, _ handoff.State, acts []handoff.Action) []handoff.Action {
+			if has(acts, handoff.ActAbort) && has(acts, handoff.ActDrop) {
+				acts = append(without(acts, handoff.ActAbort), abort)
+			}
+			return acts
+		}), nil},
+	{"drops an aggregated request without an Abort", "M6", changing(roleAggregated, neverAborts), nil},
+	{"does not abort a prefill whose client has left", "M6", changing(rolePrefill, neverAborts), nil},
+	{"calls it a failure that its client has left", "M7", changing(roleDecode,
+		func(_ *rewrite, _ handoff.Event, _ handoff.State, acts []handoff.Action) []handoff.Action {
+			for i := range acts {
+				if acts[i] == cancelled {
+					acts[i].Terminal = handoff.Failed
+				}
+			}
+			return acts
+		}), nil},
+	{"does not hear of the end of a shutdown", "M5", changing(roleDecode,
+		func(_ *rewrite, ev handoff.Event, _ handoff.State, acts []handoff.Action) []handoff.Action {
+			if ev.Kind == handoff.EventShutdown {
+				return nil
+			}
+			return acts
+		}), func(p *plan) bool { return p.stop != nil }},
 	{"takes stale hand-offs", "C7", rules{skipStamp: true}, nil},
 	{"takes stale hand-offs, by the text", wrongText, rules{skipStamp: true}, nil},
 	{"takes hand-offs twice", "C4", rules{skipReuse: true}, nil},

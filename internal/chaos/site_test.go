@@ -169,11 +169,15 @@ func (l named) Addr() net.Addr { return l.addr }
 
 func (s *site) startEngine(as role, port int, p *stormPlan) {
 	address := fmt.Sprintf("127.0.0.1:%d", port)
-	server, err := sim.New(sim.Config{
+	cfg := sim.Config{
 		Model: s.model, ServedName: "model", BlockSize: blockSize, Blocks: p.blocks, MaxModelLen: 128, MaxSeqs: p.seqs,
 		StepTime: stormStep, Lease: p.lease, Seed: stormSeed, SideChannelHost: "127.0.0.1", SideChannelPort: port + 100, ReadDelay: p.readDelay,
 		Dial: s.dial,
-	})
+	}
+	if p.spoil != nil {
+		p.spoil(as, &serving.Config{}, &cfg)
+	}
+	server, err := sim.New(cfg)
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -214,6 +218,9 @@ func (s *site) startWorker(as role, port int, p *stormPlan) {
 	}
 	if as == roleDecode {
 		cfg.Role = protocol.Decode
+	}
+	if p.spoil != nil {
+		p.spoil(as, &cfg, &sim.Config{})
 	}
 	stop, cut := context.Background(), context.Background()
 	stop, w.stop = context.WithCancel(stop)

@@ -19,6 +19,7 @@ import (
 	"remora/internal/sim"
 	"remora/internal/tinymodel"
 	"remora/internal/vllm"
+	serving "remora/internal/worker"
 )
 
 var stormFlag = flag.Int("storm", -1, "TestStorms: run this one alone")
@@ -52,6 +53,11 @@ type stormPlan struct {
 	second    bool          // and half a second later to stop at once
 	dies      time.Duration // the frontend; 0: it does not
 	clients   []stormClient
+
+	// spoil breaks the worker or the engine of a role before it starts; nil: nobody.
+	spoil func(as role, w *serving.Config, e *sim.Config)
+	// during is what happens besides; nil: nothing.
+	during func(s *storm)
 }
 
 // stormClient is what one client wants and how it leaves.
@@ -139,7 +145,9 @@ func TestStorms(t *testing.T) {
 			p = hundredDecodes()
 		}
 		synctest.Test(t, func(t *testing.T) {
-			runStorm(t, model, texts, p, &sum)
+			for _, v := range runStorm(t, model, texts, p, &sum) {
+				t.Errorf("%s: %s", v.name, v.text)
+			}
 			if t.Failed() {
 				t.Logf("storm %d: %+v\nrun it again: go test ./internal/chaos -run TestStorms -storm %d -count 20", seed, p, seed)
 			}
@@ -165,6 +173,8 @@ type storm struct {
 	texts map[int][]uint32
 	wg    sync.WaitGroup
 	all   []*stormLeg // guarded by site.mu
+
+	violations []violation // guarded by site.mu
 }
 
 // stormLeg is one request at one worker, as its client sees it.
@@ -186,7 +196,9 @@ type stormLeg struct {
 	params  protocol.Value
 }
 
-func runStorm(t *testing.T, model string, texts map[int][]uint32, p *stormPlan, sum *stormSum) {
+// runStorm runs a storm to its end and checks it.
+func runStorm(t *testing.T, model string, texts map[int][]uint32, p *stormPlan, sum *stormSum) []violation {
+	t.Helper()
 	s := &storm{site: newSite(t, model, p), plan: p, texts: texts}
 	for i := range p.clients {
 		s.wg.Go(func() { s.converse(i, &p.clients[i]) })
@@ -194,6 +206,9 @@ func runStorm(t *testing.T, model string, texts map[int][]uint32, p *stormPlan, 
 	s.wg.Go(s.strike)
 	s.wg.Go(s.stopOne)
 	s.wg.Go(s.dieFrontend)
+	if p.during != nil {
+		s.wg.Go(func() { p.during(s) })
+	}
 	s.wg.Wait()
 	time.Sleep(p.deadline + 3*time.Second) // an Abort and its drop have a second each
 	s.checkGone()
@@ -202,6 +217,7 @@ func runStorm(t *testing.T, model string, texts map[int][]uint32, p *stormPlan, 
 	s.sum(sum)
 	s.close()
 	s.checkEnd()
+	return s.violations
 }
 
 func (s *storm) strike() {
@@ -342,7 +358,7 @@ func (s *storm) read(l *stormLeg) {
 			s.over(l)
 			return
 		case patient.Err() != nil:
-			s.t.Errorf("C3: the client of %s (%s) has waited for %v", l.id, l.role, stormPatience)
+			s.violatef("C3", "the client of %s (%s) has waited for %v", l.id, l.role, stormPatience)
 			return
 		case err != nil:
 			return // broken

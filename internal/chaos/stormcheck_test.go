@@ -37,6 +37,12 @@ func (s *stormSum) missing() (none []string) {
 	return none
 }
 
+func (s *storm) violatef(name, format string, args ...any) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.violations = append(s.violations, violation{name, fmt.Sprintf(format, args...)})
+}
+
 // stopped: the plan tells that worker to stop, so it refuses, and ends what does not end by itself.
 func (s *storm) stopped(as role) bool { return s.plan.stops == as }
 
@@ -45,7 +51,7 @@ func (s *storm) checkGone() {
 	for as, w := range s.workers {
 		for _, gauge := range []string{"dynamo_component_inflight_requests", "dynamo_engine_request", "dynamo_request_queue"} {
 			if n := w.count(gauge); n != 0 {
-				s.t.Errorf("C6: %s of the %s worker is %v after %v", gauge, as, n, s.plan.deadline)
+				s.violatef("C6", "%s of the %s worker is %v after %v", gauge, as, n, s.plan.deadline)
 			}
 		}
 	}
@@ -68,12 +74,12 @@ func (s *storm) checkEngines() {
 		st := e.Stats()
 		if st.Dead {
 			if s.plan.fault != sim.Death || as != roleDecode {
-				s.t.Errorf("C9: the engine of the %s worker is dead", as)
+				s.violatef("C9", "the engine of the %s worker is dead", as)
 			}
 			continue
 		}
 		if st.Running+st.Waiting+st.Held+st.RecvPending+st.UsedBlocks != 0 {
-			s.t.Errorf("%s: the engine of the %s worker is not at its base: %+v", name, as, st)
+			s.violatef(name, "the engine of the %s worker is not at its base: %+v", as, st)
 		}
 	}
 }
@@ -89,10 +95,10 @@ func (s *storm) checkTerminals() {
 		}
 		cancels, aborts := w.count("dynamo_component_cancellation_total"), w.count("remora_aborts_sent_total")
 		if n := w.count("remora_requests_terminal_total"); n != float64(taken) {
-			s.t.Errorf("C3: the %s worker told %v terminals for %d requests", as, n, taken)
+			s.violatef("C3", "the %s worker told %v terminals for %d requests", as, n, taken)
 		}
 		if aborts > cancels && !s.stopped(as) {
-			s.t.Errorf("C5: the %s worker sent %v Aborts for %v cancels", as, aborts, cancels)
+			s.violatef("C5", "the %s worker sent %v Aborts for %v cancels", as, aborts, cancels)
 		}
 	}
 }
@@ -102,10 +108,10 @@ func (s *storm) checkTerminals() {
 func (s *storm) checkGrants() {
 	p, d := s.engines[rolePrefill].Stats(), s.workers[roleDecode]
 	if p.HandOffs != p.Completed+p.Expired {
-		s.t.Errorf("C1: %d hand-offs, %d completed and %d expired", p.HandOffs, p.Completed, p.Expired)
+		s.violatef("C1", "%d hand-offs, %d completed and %d expired", p.HandOffs, p.Completed, p.Expired)
 	}
 	if p.StaleReads+p.UnknownNotices != 0 {
-		s.t.Errorf("C4: %d reads and %d completions of what was not held", p.StaleReads, p.UnknownNotices)
+		s.violatef("C4", "%d reads and %d completions of what was not held", p.StaleReads, p.UnknownNotices)
 	}
 	owed := 0 // hand-offs that a worker took
 	for _, l := range s.all {
@@ -121,7 +127,7 @@ func (s *storm) checkGrants() {
 	case s.plan.fault == sim.ReadFail || s.plan.fault == sim.Death || s.stopped(roleDecode):
 		return
 	case p.Completed+int(lost) < owed:
-		s.t.Errorf("C1: %d hand-offs came to the decode worker, %d were completed and %v let go at a bound", owed, p.Completed, lost)
+		s.violatef("C1", "%d hand-offs came to the decode worker, %d were completed and %v let go at a bound", owed, p.Completed, lost)
 	}
 }
 
@@ -129,15 +135,15 @@ func (s *storm) checkGrants() {
 func (s *storm) checkLeg(l *stormLeg) {
 	if l.refused {
 		if !s.stopped(l.role) && s.plan.fault != sim.NotServing && s.plan.fault != sim.Death {
-			s.t.Errorf("C3: %s was turned away by the %s worker", l.id, l.role)
+			s.violatef("C3", "%s was turned away by the %s worker", l.id, l.role)
 		}
 		return
 	}
 	if l.left == "" && !l.ended && !s.plan.second {
-		s.t.Errorf("C3: the client of %s (%s) stayed and saw no end", l.id, l.role)
+		s.violatef("C3", "the client of %s (%s) stayed and saw no end", l.id, l.role)
 	}
 	if l.again && l.failed == "" && l.ended && l.left == "" && s.first(l).failed == "" {
-		s.t.Errorf("C4: %s was served with a hand-off that was used", l.id)
+		s.violatef("C4", "%s was served with a hand-off that was used", l.id)
 	}
 	if l.role == rolePrefill {
 		return
@@ -145,9 +151,9 @@ func (s *storm) checkLeg(l *stormLeg) {
 	want := s.texts[l.client.prompt]
 	switch {
 	case len(l.tokens) > len(want) || !slices.Equal(l.tokens, want[:len(l.tokens)]):
-		s.t.Errorf("C7: %s got %v, one engine alone says %v", l.id, l.tokens, want)
+		s.violatef("C7", "%s got %v, one engine alone says %v", l.id, l.tokens, want)
 	case l.reason == "length" && len(l.tokens) != l.client.tokens:
-		s.t.Errorf("C7: %s got %d tokens of %d", l.id, len(l.tokens), l.client.tokens)
+		s.violatef("C7", "%s got %d tokens of %d", l.id, len(l.tokens), l.client.tokens)
 	}
 }
 
@@ -161,12 +167,12 @@ func (s *storm) first(l *stormLeg) *stormLeg {
 func (s *storm) checkEnd() {
 	for as, w := range s.workers {
 		if w.err != nil && (!errors.Is(w.err, serving.ErrCut) || !s.plan.second || !s.stopped(as)) {
-			s.t.Errorf("the %s worker ended with %v", as, w.err)
+			s.violatef("M5", "the %s worker ended with %v", as, w.err)
 		}
 	}
 	for as, e := range s.engines {
 		if e.err != nil && s.plan.fault != sim.Death {
-			s.t.Errorf("C9: the engine of the %s worker ended with %v", as, e.err)
+			s.violatef("C9", "the engine of the %s worker ended with %v", as, e.err)
 		}
 	}
 }

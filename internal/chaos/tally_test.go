@@ -20,12 +20,14 @@ type tally struct {
 	refusals  map[string]int
 	releases  map[string]int
 	kvEvents  map[string]int
+	cover     cover
 }
 
 func newTally() *tally {
 	return &tally{
 		moments: map[string]int{}, ways: map[word]int{}, faults: map[word]int{}, terminals: map[string]int{}, drains: map[string]int{},
 		refusals: map[string]int{}, releases: map[string]int{}, kvEvents: map[string]int{},
+		cover: newCover(),
 	}
 }
 
@@ -61,6 +63,9 @@ func (t *tally) missing() []string {
 		if !x.rare && t.releases["expiry: "+x.why] == 0 {
 			none = append(none, x.why)
 		}
+	}
+	if pairs, _, _ := t.cover.empty(); len(pairs) > 0 {
+		none = append(none, pairs...)
 	}
 	for _, kind := range []string{"stored", "removed"} {
 		if t.kvEvents[kind] == 0 {
