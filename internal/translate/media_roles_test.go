@@ -60,6 +60,9 @@ func TestPromptWithMedia(t *testing.T) {
 	if a, b := of(features(`"h"`, `{"offset":0,"length":1}`, `"QUJD"`)), of(features(`"h"`, `{"offset":1,"length":1}`, `"QUJD"`)); a == b {
 		t.Error("the place of an item does not count")
 	}
+	if a, b := of(features(`"h"`, `{"offset":0,"length":1}`, `"QUJD"`)), of(features(`"h"`, `{"offset":0,"length":2}`, `"QUJD"`)); a == b {
+		t.Error("the length of an item does not count")
+	}
 }
 
 // TestHandoffWithMedia: how many blocks a hand-off must have where the engine puts media into the prompt. The request's own

@@ -131,6 +131,9 @@ func TestStampedHandoffs(t *testing.T) {
 				if got := ask("again").read(); got != refused || r.count("remora_handoffs_refused_total", `"reused"`) != 1 {
 					t.Errorf("a second use read %q", got)
 				}
+				if got := r.count("remora_handoffs_unstamped_total") - unknown; got != 2*row.unknown {
+					t.Errorf("%v ages unknown after a second use, want %v", got, 2*row.unknown)
+				}
 				for _, ev := range r.engine.Events() {
 					if ev.Kind == vllmtest.Received && ev.Request.GetKv().GetKvTransferParams().GetFields()["_remora"] != nil {
 						t.Error("the engine got the stamp")
