@@ -182,7 +182,7 @@ func (w *worker) card(found vllm.Discovery) (modelcard.Card, error) {
 		Dir: dir,
 		Engine: modelcard.Engine{
 			ModelID: found.ModelID, ServedName: found.ServedName, Aliases: found.Aliases, MaxModelLen: found.ContextLength,
-			KVBlockSize: found.BlockSize, TotalKVBlocks: found.BlocksPerRank * uint64(max(found.Ranks.Count, 1)),
+			KVBlockSize: found.BlockSize, BlocksPerRank: found.BlocksPerRank,
 			MaxRunningRequests: found.MaxRunning, MaxBatchedTokens: found.MaxBatched,
 			DataParallelStartRank: found.Ranks.Start, DataParallelSize: found.Ranks.Count,
 		},
@@ -212,7 +212,7 @@ func (w *worker) card(found vllm.Discovery) (modelcard.Card, error) {
 	if w.system != nil {
 		files := make([]status.File, 0, len(card.Files))
 		for _, f := range card.Files {
-			files = append(files, status.File{URLPath: f.URLPath, Path: f.Path})
+			files = append(files, status.File(f))
 		}
 		w.system.SetFiles(files)
 	}

@@ -2,11 +2,11 @@ package modelcard
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
-	"math"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -22,18 +22,17 @@ const maxDownload = 1 << 30
 
 // Engine is what the engine says of itself; a zero means that it does not say.
 type Engine struct {
-	ModelID                     string // a local folder or a hub id
-	ServedName                  string
-	Aliases                     []string
-	MaxModelLen                 uint32
-	KVBlockSize                 uint32
-	EffectiveAttentionBlockSize uint64 // goes before KVBlockSize
-	TotalKVBlocks               uint64 // over all local ranks
-	MaxRunningRequests          uint64
-	MaxBatchedTokens            uint64
-	DataParallelStartRank       uint32
-	DataParallelSize            uint32 // the ranks behind this worker; 0 is 1
-	MaxLoras                    uint32 // 0 without LoRA
+	ModelID               string // a local folder or a hub id
+	ServedName            string
+	Aliases               []string
+	MaxModelLen           uint32
+	KVBlockSize           uint32 // tokens
+	BlocksPerRank         uint64 // KV blocks
+	MaxRunningRequests    uint64
+	MaxBatchedTokens      uint64
+	DataParallelStartRank uint32
+	DataParallelSize      uint32 // the ranks behind this worker; 0 is 1
+	MaxLoras              uint32 // 0 without LoRA
 }
 
 // Config is everything that a card is built from.
@@ -77,7 +76,7 @@ func Build(c Config) (Card, error) {
 	}
 	b := builder{Config: c}
 	b.describe()
-	for _, step := range []func() error{b.blockSize, b.contextLength, b.modelFiles, b.chatTemplate, b.host} {
+	for _, step := range []func() error{b.contextLength, b.modelFiles, b.chatTemplate, b.host} {
 		if err := step(); err != nil {
 			return Card{}, err
 		}
@@ -118,6 +117,8 @@ func (b *builder) describe() {
 		WorkerType:  b.Role.String(),
 		Needs:       needs(b.Role, b.RouteToEncoder),
 		Aliases:     e.Aliases,
+
+		KVCacheBlockSize: cmp.Or(e.KVBlockSize, defaultBlockSize),
 		RuntimeConfig: runtimeConfig{
 			ContextLength:          e.MaxModelLen,
 			TotalKVBlocks:          b.blocksPerRank(),
@@ -142,36 +143,12 @@ func (b *builder) describe() {
 	}
 }
 
-// blocksPerRank shares the engine's total out: routers count per rank. An encode worker has no cache to route by.
+// blocksPerRank is what routers count with. An encode worker has no cache to route by.
 func (b *builder) blocksPerRank() *uint64 {
-	total, ranks := b.Engine.TotalKVBlocks, uint64(max(b.Engine.DataParallelSize, 1))
-	if total == 0 || b.Role == protocol.Encode {
+	if b.Role == protocol.Encode {
 		return nil
 	}
-	share := total / ranks
-	switch {
-	case share == 0:
-		b.warnf("the engine reports %d KV blocks for %d ranks; the card says 1 a rank", total, ranks)
-		share = 1
-	case total%ranks != 0:
-		b.warnf("the engine's %d KV blocks do not divide evenly over %d ranks; the card says %d a rank", total, ranks, share)
-	}
-	return &share
-}
-
-func (b *builder) blockSize() error {
-	size := b.Engine.EffectiveAttentionBlockSize
-	if size == 0 {
-		size = uint64(b.Engine.KVBlockSize)
-	}
-	if size == 0 {
-		size = defaultBlockSize
-	}
-	if size > math.MaxUint32 {
-		return fmt.Errorf("%w: the engine's KV block size %d does not fit 32 bits", ErrConfig, size)
-	}
-	b.doc.KVCacheBlockSize = uint32(size)
-	return nil
+	return known(b.Engine.BlocksPerRank)
 }
 
 func (b *builder) contextLength() error {

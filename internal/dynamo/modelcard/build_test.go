@@ -29,8 +29,27 @@ type recording struct {
 	ReasonParser   string            `json:"reasoning_parser"`
 	ExcludeTools   bool              `json:"exclude_tools"`
 	Hosted         *Hosting          `json:"hosted"`
-	Engine         Engine            `json:"engine"`
+	Engine         recordedEngine    `json:"engine"`
 	Card           json.RawMessage   `json:"card"`
+}
+
+// recordedEngine is what the engine said before the engine client has made a block size and a number of blocks a rank of it.
+type recordedEngine struct {
+	Engine
+
+	EffectiveAttentionBlockSize uint32 // goes before KVBlockSize
+	TotalKVBlocks               uint64 // over all local ranks
+}
+
+func (r recordedEngine) discovered() Engine {
+	e := r.Engine
+	if r.EffectiveAttentionBlockSize > 0 {
+		e.KVBlockSize = r.EffectiveAttentionBlockSize
+	}
+	if r.TotalKVBlocks > 0 {
+		e.BlocksPerRank = max(r.TotalKVBlocks/uint64(max(e.DataParallelSize, 1)), 1)
+	}
+	return e
 }
 
 func writeFiles(t *testing.T, dir string, files map[string]string) {
@@ -68,7 +87,7 @@ func (r recording) config(t *testing.T) (c Config, placeholders *strings.Replace
 		t.Fatalf("endpoint types %q", r.EndpointTypes)
 	}
 	c = Config{
-		Dir: dir, Engine: r.Engine, EndpointTypes: types, RouteToEncoder: r.RouteToEncoder, ToolCallParser: r.ToolParser,
+		Dir: dir, Engine: r.Engine.discovered(), EndpointTypes: types, RouteToEncoder: r.RouteToEncoder, ToolCallParser: r.ToolParser,
 		ReasoningParser: r.ReasonParser, ExcludeToolsWhenToolChoiceNone: r.ExcludeTools, Hosting: r.Hosted,
 	}
 	c.Engine.ModelID = dir
@@ -247,7 +266,6 @@ func TestBuildRefuses(t *testing.T) {
 		}, ErrConfig, "rename it"},
 		"no name":        {plain, func(c *Config) { c.Engine.ServedName = " " }, ErrConfig, "no name"},
 		"no types":       {plain, func(c *Config) { c.EndpointTypes = 0 }, ErrConfig, "endpoint type"},
-		"huge blocks":    {plain, func(c *Config) { c.Engine.EffectiveAttentionBlockSize = 1 << 32 }, ErrConfig, "4294967296"},
 		"no such folder": {plain, func(c *Config) { c.Dir = "/no/such" }, ErrFolder, "/no/such/config.json is missing"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -279,8 +297,6 @@ func TestBuildWarns(t *testing.T) {
 		"completions only":        {with(tokenizerConfigFile, `{}`), func(c *Config) { c.EndpointTypes = Completions }, ""},
 		"prefill needs none":      {with(tokenizerConfigFile, `{}`), func(c *Config) { c.Role = protocol.Prefill }, ""},
 		"no tokenizer_config":     {with(tokenizerConfigFile, "", templateJinjaFile, "x"), nil, tokenizerConfigFile},
-		"uneven blocks":           {plain, func(c *Config) { c.Engine.TotalKVBlocks, c.Engine.DataParallelSize = 5, 2 }, "evenly"},
-		"too few blocks":          {plain, func(c *Config) { c.Engine.TotalKVBlocks, c.Engine.DataParallelSize = 1, 2 }, "1 KV blocks for 2 ranks"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			config := configFor(t, c.files)
