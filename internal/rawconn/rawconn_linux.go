@@ -7,6 +7,8 @@ import (
 	"sync"
 	"syscall"
 	"unsafe"
+
+	"golang.org/x/sys/unix"
 )
 
 // maxCall bounds the bytes of one system call, because the garbage collector waits for an unannounced one: copying as much
@@ -122,6 +124,20 @@ func (c *conn) write(p []byte, once bool) (int, error) {
 		written += c.out.n
 	}
 	return written, nil
+}
+
+// Unread is how many bytes have arrived that no Read has taken yet; 0 as well where the socket is closed.
+func (c *conn) Unread() int {
+	n := 0
+	err := c.raw.Control(func(fd uintptr) {
+		if waiting, errno := unix.IoctlGetInt(int(fd), unix.TIOCINQ); errno == nil {
+			n = waiting
+		}
+	})
+	if err != nil {
+		return 0
+	}
+	return n
 }
 
 func (c *conn) failed(op string, errno syscall.Errno) error {

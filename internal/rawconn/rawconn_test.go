@@ -57,6 +57,30 @@ func TestLongWrite(t *testing.T) {
 	}
 }
 
+// Unread tells what waits in the socket, and that nothing does in one that is closed.
+func TestUnread(t *testing.T) {
+	near, far := pair(t)
+	defer far.Close()
+	unread := func() int { return near.(interface{ Unread() int }).Unread() }
+	if n := unread(); n != 0 {
+		t.Errorf("%d bytes before any was sent", n)
+	}
+	if _, err := far.Write([]byte("remora")); err != nil {
+		t.Fatal(err)
+	}
+	first := make([]byte, 1)
+	if _, err := io.ReadFull(near, first); err != nil { // all six are there now
+		t.Fatal(err)
+	}
+	if n := unread(); n != 5 {
+		t.Errorf("%d bytes, want 5", n)
+	}
+	near.Close()
+	if n := unread(); n != 0 {
+		t.Errorf("%d bytes in a closed one", n)
+	}
+}
+
 func TestInMemory(t *testing.T) {
 	near, far := net.Pipe()
 	defer near.Close()

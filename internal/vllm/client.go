@@ -112,8 +112,9 @@ type Client struct {
 	// side is for health and Abort: on a connection full of tokens they would wait in line, and an engine that has too much to
 	// say must not be taken for one that says nothing. Set once; it connects with its first call.
 	side *grpc.ClientConn
-	// heard counts the arrivals on streams: proof that the engine lives, when it has no time for a health check.
+	// heard counts the messages of streams: proof that the engine works, when it has no time for a health check.
 	heard atomic.Uint64
+	ear   ear           // on side and pool
 	next  atomic.Uint64 // round-robin of conns
 
 	mu     sync.Mutex

@@ -29,11 +29,15 @@ func Dial(ctx context.Context, config Config) (*Client, error) {
 	client.conns = make([]*grpc.ClientConn, config.Connections)
 	if config.Backend == BackendH2 {
 		client.conns = client.conns[:1] // for control and health
-		client.pool = newPool(config)
+		client.pool = newPool(config, &client.ear.bytes)
 	}
 	var err error
 	client.side, err = newConn(config, func(ctx context.Context) (net.Conn, error) {
-		return config.Dialer(ctx, config.Endpoint.Address())
+		conn, errDial := config.Dialer(ctx, config.Endpoint.Address())
+		if errDial != nil {
+			return nil, errDial
+		}
+		return client.ear.wrap(conn), nil
 	})
 	if err != nil {
 		return nil, err

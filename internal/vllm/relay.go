@@ -3,6 +3,7 @@ package vllm
 import (
 	"context"
 	"net"
+	"sync/atomic"
 
 	"google.golang.org/grpc/codes"
 
@@ -10,8 +11,8 @@ import (
 	pb "remora/proto/vllm"
 )
 
-// newPool makes the pool of BackendH2, with the rules that grpc-go's connections keep.
-func newPool(config Config) *h2.Pool {
+// newPool makes the pool of BackendH2, with the rules that grpc-go's connections keep. It counts its reads in heard.
+func newPool(config Config, heard *atomic.Uint64) *h2.Pool {
 	return h2.New(h2.Config{
 		Dial:           func(ctx context.Context) (net.Conn, error) { return config.Dialer(ctx, config.Endpoint.Address()) },
 		Authority:      config.Endpoint.Address(),
@@ -19,7 +20,7 @@ func newPool(config Config) *h2.Pool {
 		ReconnectFirst: reconnectFirst, ReconnectMost: reconnectMost,
 		MaxConnections: config.MaxConnections,
 		PingInterval:   pingInterval, PingTimeout: pingTimeout,
-		Log: config.Log,
+		Heard: heard, Log: config.Log,
 	})
 }
 

@@ -16,8 +16,9 @@ const (
 	// checkInterval is between the starts of health checks, unless one takes longer.
 	checkInterval = 500 * time.Millisecond
 	// checkTimeout is long because a front end that computes nothing answers in a millisecond, but may have to wait for a
-	// CPU like everybody else.
-	checkTimeout = time.Second
+	// CPU like everybody else. Two of them and an interval are less than the two seconds within which a worker whose engine
+	// stands still must be out of routing.
+	checkTimeout = 700 * time.Millisecond
 	// watchRetryMost bounds the pause before Watch is tried again, which begins with checkInterval.
 	watchRetryMost = 30 * time.Second
 )
@@ -26,13 +27,13 @@ const (
 // process with that instance (Discovery.InstanceID), and calls notify for each change from then on:
 //
 //   - EngineNotServing as soon as the engine says so, at the latest 0.5 s after it began to;
-//   - EngineGone at once when the process ends and its port refuses connections; 2 to 2.5 s after the engine has stopped to
-//     answer (stopped process, dead host: two checks in a row, a second each, while no stream brought anything either); and
+//   - EngineGone at once when the process ends and its port refuses connections; 1.4 to 1.9 s after the engine has stopped to
+//     answer (stopped process, dead host: two checks in a row, 0.7 s each, while nothing else came from it either; see ear); and
 //     when another process answers, however quickly it took the place of the first;
 //   - EngineServing when all checks of at least a second were good, more of an engine that has come and gone before (up to
 //     32 s). The engine may be another one now: Rediscover tells.
 //
-// So an engine that is silent for less than a second is never reported, and changes to EngineServing cannot follow each
+// So an engine that is silent for less than 1.4 s is never reported, and changes to EngineServing cannot follow each
 // other quickly. A connection that breaks is no change as long as the same process answers on a new one.
 //
 // The calls of notify never overlap, and none comes after Supervise has returned. Nothing is observed while one runs, so it
@@ -82,19 +83,23 @@ func (s *supervision) poll(ctx context.Context) error {
 		case <-ticker.C:
 		}
 		heard := s.client.heard.Load()
+		s.client.ear.attend()
 		result := s.check(ctx)
 		if result.err != nil {
 			if ctx.Err() != nil {
 				return nil
 			}
-			if KindOfError(result.err) == Timeout && s.client.heard.Load() != heard {
-				continue // it streams, so it lives; too busy for us is no verdict
+			if KindOfError(result.err) == Timeout && (s.client.heard.Load() != heard || s.client.ear.excuses()) {
+				continue // it lives; too busy for us is no verdict
 			}
 			if s.client.isClosed() {
 				return invalid("supervise engine: the client was closed meanwhile")
 			}
 			failures.note(ctx, slog.LevelDebug, result.err.Error(), "engine health check failed",
 				"peer", s.client.config.Endpoint.String())
+		}
+		if KindOfError(result.err) != Timeout {
+			s.client.ear.answered()
 		}
 		s.observe(ctx, func(v *verdict, now time.Time) (Change, bool) { return v.checked(now, result) })
 	}

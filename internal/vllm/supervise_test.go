@@ -24,6 +24,13 @@ const (
 	notServing = healthpb.HealthCheckResponse_NOT_SERVING
 )
 
+// How long an engine is silent when it is found gone: two checks, and the time until the first of them begins. A worker has
+// two seconds to leave routing.
+const (
+	silentLeast = 1400 * time.Millisecond
+	silentMost  = 1900 * time.Millisecond
+)
+
 // firstInstance is what vllmtest.DefaultServer tells.
 const firstInstance = "1796041382615192848"
 
@@ -151,14 +158,14 @@ func TestSuperviseTransitions(t *testing.T) {
 			"frozen",
 			func(engine *vllmtest.Engine) { engine.Freeze() },
 			func(engine *vllmtest.Engine) { engine.Thaw() },
-			vllm.EngineGone, 2 * time.Second, func(bool) time.Duration { return 2500 * time.Millisecond }, "DeadlineExceeded",
+			vllm.EngineGone, silentLeast, func(bool) time.Duration { return silentMost }, "DeadlineExceeded",
 			2 * time.Second,
 		},
 		{
 			"killed behind a listener that stays",
 			func(engine *vllmtest.Engine) { engine.Freeze(); engine.Kill() },
 			func(engine *vllmtest.Engine) { engine.Thaw() },
-			vllm.EngineGone, 2 * time.Second, func(bool) time.Duration { return 2500 * time.Millisecond }, "DeadlineExceeded",
+			vllm.EngineGone, silentLeast, func(bool) time.Duration { return silentMost }, "DeadlineExceeded",
 			2 * time.Second,
 		},
 		{
@@ -176,6 +183,9 @@ func TestSuperviseTransitions(t *testing.T) {
 				start := time.Now()
 				test.breaks(engine)
 				change := s.next(test.state, start, test.least, test.most(watch))
+				if silent := test.least == silentLeast; change.Silent != silent {
+					t.Errorf("silent %v, want %v", change.Silent, silent)
+				}
 				if !strings.Contains(change.Reason, test.why) || change.Instance != "" {
 					t.Errorf("change %+v, want reason %q", change, test.why)
 				}
@@ -229,7 +239,7 @@ func TestSuperviseEndOfAnEngine(t *testing.T) {
 	})
 }
 
-// What is no change: connections that break or are sent away while the process lives, and silence of less than two seconds,
+// What is no change: connections that break or are sent away while the process lives, and silence of less than two checks,
 // whatever its phase.
 func TestSuperviseKeepsCalm(t *testing.T) {
 	kinds(t, func(t *testing.T, engine *vllmtest.Engine, client *vllm.Client, _ bool) {
@@ -243,7 +253,7 @@ func TestSuperviseKeepsCalm(t *testing.T) {
 		}
 		for i := range 20 {
 			engine.Freeze()
-			s.none(1990 * time.Millisecond)
+			s.none(silentLeast - 10*time.Millisecond)
 			engine.Thaw()
 			s.none(time.Second + time.Duration(i)*51*time.Millisecond)
 		}
@@ -287,7 +297,7 @@ func TestSuperviseSomethingElseInItsPlace(t *testing.T) {
 			start := time.Now()
 			hole.Store(true)
 			engine.Kill()
-			s.next(vllm.EngineGone, start, 2*time.Second, 2*time.Second)
+			s.next(vllm.EngineGone, start, silentLeast, silentLeast)
 			s.none(10 * time.Minute)
 			start = time.Now()
 			hole.Store(false)
@@ -532,6 +542,89 @@ func TestSuperviseHearsStreams(t *testing.T) {
 		start := time.Now()
 		engine.SetDeafHealth(true)
 		s.none(busy - time.Second)
-		s.next(vllm.EngineGone, start, busy, busy+4*time.Second)
+		s.next(vllm.EngineGone, start, busy, busy+15*time.Second) // a gRPC-Go engine pings whoever asks it, and that is excused for a while
 	})
+}
+
+// TestSuperviseExcuses: a check that ran out of time because this process got no CPU, or because the engine is at something
+// else, is not held against the engine; but nothing is excused for ever.
+func TestSuperviseExcuses(t *testing.T) {
+	refuse := func(t *testing.T, engine *vllmtest.Engine, client *vllm.Client) {
+		t.Helper()
+		for i := range 60 {
+			id := fmt.Sprint(i)
+			engine.Script(id, vllmtest.Status(codes.InvalidArgument, "no"))
+			time.AfterFunc(time.Duration(i)*500*time.Millisecond, func() {
+				client.Open(&pb.GenerateRequest{RequestId: id}, nil, newRecorder(t, nil))
+			})
+		}
+	}
+	tests := []struct {
+		name       string
+		slow       slowness
+		busy       func(t *testing.T, engine *vllmtest.Engine, client *vllm.Client) // nil: idle
+		away, back func(engine *vllmtest.Engine)
+	}{
+		{"the answer waits to be read", slowness{unread: 17}, nil, (*vllmtest.Engine).Freeze, (*vllmtest.Engine).Thaw},
+		{"the question leaves late", slowness{delay: 250 * time.Millisecond}, nil, (*vllmtest.Engine).Freeze, (*vllmtest.Engine).Thaw},
+		{
+			"requests are refused, and nothing else comes", slowness{}, refuse,
+			func(engine *vllmtest.Engine) { engine.SetDeafHealth(true) }, func(engine *vllmtest.Engine) { engine.SetDeafHealth(false) },
+		},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				engine := vllmtest.New(t)
+				var slow atomic.Pointer[slowness]
+				slow.Store(&slowness{})
+				client := dial(t, engine, func(c *vllm.Config) {
+					c.Dialer = func(ctx context.Context, address string) (net.Conn, error) {
+						conn, err := engine.Dial(ctx, address)
+						return &slowConn{Conn: conn, slow: &slow}, err
+					}
+				})
+				s := supervise(t, client)
+				s.none(10 * time.Second)
+				if test.busy != nil {
+					test.busy(t, engine, client)
+				}
+				for range 4 { // an answer in between, and all excuses are there again
+					slow.Store(&test.slow)
+					test.away(engine)
+					s.none(5 * time.Second)
+					slow.Store(&slowness{})
+					test.back(engine)
+					s.none(time.Second)
+				}
+				start := time.Now()
+				slow.Store(&test.slow)
+				test.away(engine)
+				s.next(vllm.EngineGone, start, 5*time.Second, 15*time.Second)
+				start = time.Now()
+				slow.Store(&slowness{})
+				test.back(engine)
+				s.next(vllm.EngineServing, start, time.Second, 5*time.Second)
+			})
+		})
+	}
+}
+
+// slowness is that of a process without CPU.
+type slowness struct {
+	unread int           // bytes that nobody reads
+	delay  time.Duration // of what is written
+}
+
+type slowConn struct {
+	net.Conn
+
+	slow *atomic.Pointer[slowness]
+}
+
+func (c *slowConn) Unread() int { return c.slow.Load().unread }
+
+func (c *slowConn) Write(p []byte) (int, error) {
+	time.Sleep(c.slow.Load().delay)
+	return c.Conn.Write(p)
 }

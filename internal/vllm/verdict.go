@@ -36,6 +36,9 @@ func (s EngineState) String() string {
 type Change struct {
 	State  EngineState
 	Reason string // for people
+	// Silent tells of an engine that is gone: nobody refused us, and no other process answers; it gives no answer. It may be
+	// busy or stopped for a moment, and have all its requests still.
+	Silent bool
 	// Instance is the instance_id of the process that serves now; empty when State is not EngineServing.
 	Instance string
 }
@@ -81,7 +84,9 @@ func (v *verdict) checked(now time.Time, result checkResult) (Change, bool) {
 		if v.misses < missesToGo {
 			return Change{}, false
 		}
-		return v.down(now, EngineGone, fmt.Sprintf("%d health checks in a row failed, the last with %v", v.misses, result.err))
+		change, changed := v.down(now, EngineGone, fmt.Sprintf("%d health checks in a row failed, the last with %v", v.misses, result.err))
+		change.Silent = changed && KindOfError(result.err) == Timeout
+		return change, changed
 	}
 	v.misses = 0
 	if result.health != Serving {

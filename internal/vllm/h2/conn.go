@@ -155,6 +155,9 @@ func (h hearing) Read(p []byte) (int, error) {
 	n, err := h.conn.raw.Read(p)
 	if n > 0 {
 		h.conn.heard.Store(int64(time.Since(h.conn.born)))
+		if all := h.conn.pool.config.Heard; all != nil {
+			all.Add(1)
+		}
 	}
 	return n, err
 }

@@ -9,6 +9,7 @@ import (
 	"net"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -28,6 +29,7 @@ type Config struct {
 	MaxConnections int
 	// A connection on which nothing was heard for PingInterval is pinged, and given up PingTimeout later.
 	PingInterval, PingTimeout time.Duration
+	Heard                     *atomic.Uint64 // counts the reads that brought something, on whatever connection; nil: nobody counts
 	Log                       *slog.Logger
 }
 

@@ -223,7 +223,12 @@ func TestKeepalive(t *testing.T) {
 			}
 		})
 		start := time.Now()
-		out, _ := run(t, peer.pool(1, nil), small())
+		var heard atomic.Uint64
+		out, _ := run(t, peer.pool(1, func(c *h2.Config) { c.Heard = &heard }), small())
+		time.Sleep(100 * time.Second) // the answer, and the answers to some pings
+		if n := heard.Load(); n < 3 {
+			t.Errorf("%d arrivals were counted", n)
+		}
 		end := func() h2.End {
 			<-out.ended
 			return out.end
