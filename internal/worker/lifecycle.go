@@ -36,7 +36,10 @@ const cleanupTimeout = 5 * time.Second
 // worker could not start or could not go on.
 func Run(stop, cut context.Context, cfg Config) error {
 	w := &worker{cfg: cfg.withDefaults()}
-	w.id, w.metrics, w.store, w.log = w.cfg.InstanceID, w.cfg.Metrics, w.cfg.Store, w.cfg.Log
+	w.id, w.metrics, w.log = w.cfg.InstanceID, w.cfg.Metrics, w.cfg.Log
+	if w.cfg.Store != nil {
+		w.store = &hurriedStore{Store: w.cfg.Store, cut: cut}
+	}
 	if err := w.cfg.Address.Validate(); err != nil {
 		return errors.Join(err, w.closeStore(), w.closeSystem())
 	}
@@ -86,7 +89,7 @@ func (w *worker) run(stop, cut context.Context) (err error) {
 		return err
 	}
 
-	if err = w.openStore(stop); err != nil {
+	if err = w.openStore(stop, cut); err != nil {
 		return err
 	}
 	plane, err := w.openPlane(stop, group)

@@ -68,21 +68,26 @@ func (w *worker) instance(a discovery.Address, transport discovery.Transport) di
 	}
 }
 
-// unregister takes the instance out of routing. The card stays until the end, for the answers that still run.
-func (w *worker) unregister() {
-	ctx, end := context.WithTimeout(context.Background(), cleanupTimeout)
+// unregister takes the instance out of routing. The card stays until the end, for the answers that still run. Whoever ends ctx
+// does it again.
+func (w *worker) unregister(ctx context.Context) {
+	limited, end := context.WithTimeout(ctx, cleanupTimeout)
 	defer end()
-	if err := w.store.Delete(ctx, discovery.Instances, w.cfg.Address.Key(w.id)); err != nil {
+	if err := w.store.Delete(limited, discovery.Instances, w.cfg.Address.Key(w.id)); err != nil && ctx.Err() == nil {
 		w.log.Error("the instance record can't be removed now; frontends may go on sending", "error", err)
 	}
 }
 
-func (w *worker) openStore(stop context.Context) (err error) {
+func (w *worker) openStore(stop, cut context.Context) error {
 	if w.cfg.OpenStore == nil {
 		return nil
 	}
-	w.store, err = w.cfg.OpenStore(stop)
-	return stoppedOr(stop, err)
+	store, err := w.cfg.OpenStore(stop)
+	if err != nil {
+		return stoppedOr(stop, err)
+	}
+	w.store = &hurriedStore{Store: store, cut: cut}
+	return nil
 }
 
 func (w *worker) closeStore() error {

@@ -25,7 +25,7 @@ func (w *worker) shutdown(cut context.Context) (err error) {
 	began := time.Now()
 	w.log.Info("shutting down", "requests", w.service.gate.inside(), "grace", w.cfg.GracePeriod, "timeout", w.cfg.ShutdownTimeout)
 	w.setReady(false)
-	w.unregister()
+	w.unregister(context.Background())
 	idle := func() bool { return w.service.gate.inside() == 0 }
 	wait(cut, w.cfg.GracePeriod, func() bool { return false })
 	w.service.gate.close()

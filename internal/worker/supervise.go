@@ -29,13 +29,22 @@ func (w *worker) supervise(ctx context.Context, engine *vllm.Client, found vllm.
 			w.log.Error("the engine is not supervised any more", "error", err)
 		}
 	})
+	var removing sync.WaitGroup // of the instance record
+	defer removing.Wait()
 	for {
 		change, ok := news.next(ctx)
 		if !ok {
 			return nil
 		}
+		removing.Wait()
 		if change.State != vllm.EngineServing {
-			w.engineAway(change)
+			w.engineAway(ctx, change, &removing)
+			if change.Silent && !w.silentForGood(ctx, engine, &news) {
+				continue
+			}
+			if change.State == vllm.EngineGone {
+				w.service.lost(change.Reason)
+			}
 			continue
 		}
 		// The supervision says once that the engine serves: what fails after that is tried until it works or there is other news.
@@ -55,19 +64,46 @@ func (w *worker) supervise(ctx context.Context, engine *vllm.Client, found vllm.
 	}
 }
 
-// engineAway takes the worker out of routing. Requests that still come are refused, for routers lag; answers of an engine that
-// is gone end, so that their clients can go elsewhere. One that says NOT_SERVING may still finish them, or ends them itself.
-func (w *worker) engineAway(change vllm.Change) {
+// removalPatience is how long answers that have to end wait for the instance record to go, so that no frontend sends them here
+// again. A discovery that does not answer must not keep them.
+const removalPatience = time.Second
+
+// engineAway takes the worker out of routing, as removing goes on to do when it takes its time. Requests that still come are
+// refused, for routers lag.
+func (w *worker) engineAway(ctx context.Context, change vllm.Change, removing *sync.WaitGroup) {
 	w.log.Error("engine away; out of routing", "state", change.State.String(), "reason", change.Reason)
 	w.setReady(false)
 	w.metrics.SetEngineUp(false)
 	w.service.gate.pause("engine " + change.State.String())
-	w.unregister()
-	if change.State == vllm.EngineGone {
-		w.service.lost(&protocol.Error{
-			Kind: protocol.ErrorBackendEngineShutdown, Message: "engine gone: " + change.Reason, Public: "The engine has failed",
-		})
+	removed := make(chan struct{})
+	removing.Go(func() {
+		defer close(removed)
+		w.unregister(ctx)
+	})
+	patience := time.NewTimer(removalPatience)
+	defer patience.Stop()
+	select {
+	case <-removed:
+	case <-patience.C:
 	}
+}
+
+// silencePatience is how much longer the answers of a silent engine may wait for it, a check of that length more included.
+const silencePatience = 2 * time.Second
+
+// silentForGood tells whether an engine that gives no answer has had its time to give one; until there is other news of it. To
+// be out of routing for a moment costs little and can be undone. To end all answers can't, and has others do the work again: not
+// for an engine that was only too busy.
+func (w *worker) silentForGood(ctx context.Context, engine *vllm.Client, news *changes) bool {
+	for !news.within(ctx, silencePatience) {
+		ask, end := context.WithTimeout(ctx, silencePatience)
+		_, err := engine.Check(ask, vllm.InferenceService)
+		end()
+		if err != nil {
+			return ctx.Err() == nil
+		}
+	}
+	return false
 }
 
 // engineBack looks at the engine as the start did, and goes back into routing. Its capacity may be another one now, which is
@@ -104,8 +140,12 @@ func (w *worker) engineBack(ctx context.Context, engine *vllm.Client, before vll
 	return nil
 }
 
-// lost tells every live request that nothing can be expected of the engine.
-func (s *service) lost(why *protocol.Error) {
+// lost tells every live request that nothing can be expected of the engine, so that its client can go elsewhere. One that says
+// NOT_SERVING may still finish its answers, or ends them itself.
+func (s *service) lost(reason string) {
+	why := &protocol.Error{
+		Kind: protocol.ErrorBackendEngineShutdown, Message: "engine gone: " + reason, Public: "The engine has failed",
+	}
 	for _, r := range s.requests() {
 		r.step(handoff.Event{Kind: handoff.EventLost}, occasion{err: why}) // what that brings is flushed by Serve
 	}

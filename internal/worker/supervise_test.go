@@ -3,6 +3,7 @@ package worker
 import (
 	"context"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -17,7 +18,7 @@ import (
 	pb "remora/proto/vllm"
 )
 
-// TestEngineAway: within two seconds and a half out of routing, not ready and refusing; back, with the same instance, when the
+// TestEngineAway: within two seconds out of routing, not ready and refusing; back, with the same instance, when the
 // same engine serves again. Answers of an engine that is gone end so that their clients can go elsewhere; those of one that
 // says NOT_SERVING go on.
 func TestEngineAway(t *testing.T) {
@@ -40,7 +41,7 @@ func TestEngineAway(t *testing.T) {
 				o := w.mustSend(target, "x")
 				synctest.Wait()
 				row.away(w.engine)
-				<-after(2500 * time.Millisecond)
+				<-after(2 * time.Second)
 				if got := w.published(discovery.Instances); got != "" {
 					t.Errorf("published: %s", got)
 				}
@@ -148,4 +149,114 @@ func TestCardFollowsCapacity(t *testing.T) {
 			t.Errorf("published %q with %d failures to come", got, fails)
 		}
 	})
+}
+
+// TestSilentEngine: out of routing at once, but answers wait for an engine that is only too busy, or stopped for a moment.
+func TestSilentEngine(t *testing.T) {
+	for name, row := range map[string]struct {
+		silent time.Duration
+		reads  string
+	}{
+		"for a moment":     {3500 * time.Millisecond, "1 2 length final"},
+		"at the last look": {5500 * time.Millisecond, "1 2 length final"},
+		"for good":         {time.Hour, "1 error(Backend.EngineShutdown) final"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inWhole(t, protocol.Aggregated, nil, func(w *whole) {
+				target := w.target()
+				w.engine.Script("x", vllmtest.Headers(), vllmtest.Prompt(4), vllmtest.Tokens(1), vllmtest.Sleep(20*time.Second), vllmtest.FinishToken(pb.FinishInfo_LENGTH, 2))
+				o := w.mustSend(target, "x")
+				synctest.Wait()
+				began := time.Now()
+				time.AfterFunc(row.silent, w.engine.Thaw)
+				w.engine.Freeze()
+				<-after(2 * time.Second)
+				if got := w.published(discovery.Instances); got != "" {
+					t.Errorf("published: %s", got)
+				}
+				if got := o.read(); got != row.reads {
+					t.Errorf("read %q, want %q", got, row.reads)
+				}
+				if took := time.Since(began); row.silent == time.Hour && (took < 4*time.Second || took > 6*time.Second) {
+					t.Errorf("the answer ended after %v", took)
+				}
+				if row.silent == time.Hour {
+					return
+				}
+				if got := w.published(discovery.Instances); !strings.Contains(got, target) {
+					t.Errorf("published: %q", got)
+				}
+			})
+		})
+	}
+}
+
+// hungStore is a discovery that can stop to answer.
+type hungStore struct {
+	discovery.Store
+
+	hung atomic.Bool
+}
+
+func (s *hungStore) Delete(ctx context.Context, bucket discovery.Bucket, key string) error {
+	if s.hung.Load() {
+		<-ctx.Done()
+	}
+	return s.Store.Delete(ctx, bucket, key)
+}
+
+func (s *hungStore) Close(ctx context.Context) error {
+	if s.hung.Load() {
+		<-ctx.Done()
+	}
+	return s.Store.Close(context.WithoutCancel(ctx))
+}
+
+// TestEngineGoneWhileDiscoveryHangs: answers end all the same, and the worker is back when both are.
+func TestEngineGoneWhileDiscoveryHangs(t *testing.T) {
+	store := new(hungStore)
+	inWhole(t, protocol.Aggregated, func(w *whole) {
+		store.Store = w.cfg.Store
+		w.cfg.Store = store
+	}, func(w *whole) {
+		target := w.target()
+		w.engine.Script("x", vllmtest.Headers(), vllmtest.Prompt(4), vllmtest.Tokens(1), vllmtest.Silence())
+		o := w.mustSend(target, "x")
+		synctest.Wait()
+		store.hung.Store(true)
+		w.engine.Freeze()
+		began := time.Now()
+		if got := o.read(); got != "1 error(Backend.EngineShutdown) final" || time.Since(began) > 7*time.Second {
+			t.Errorf("read %q after %v", got, time.Since(began))
+		}
+		<-after(time.Second)
+		store.hung.Store(false)
+		w.engine.Thaw()
+		<-after(10 * time.Second)
+		if got := w.mustSend(target, "again").read(); got != "1 2 3 length final" {
+			t.Errorf("read %q", got)
+		}
+	})
+}
+
+// TestCutWhileDiscoveryHangs: a second signal does not wait for a discovery that does not answer, whenever it comes: not once for
+// each record, but for the first and for the lease.
+func TestCutWhileDiscoveryHangs(t *testing.T) {
+	for _, later := range []time.Duration{0, time.Second, 6 * time.Second, 11 * time.Second, 17 * time.Second} {
+		t.Run(later.String(), func(t *testing.T) {
+			store := new(hungStore)
+			inWhole(t, protocol.Decode, func(w *whole) {
+				store.Store = w.cfg.Store
+				w.cfg.Store = store
+			}, func(w *whole) {
+				w.target()
+				store.hung.Store(true)
+				w.stop()
+				<-after(later)
+				began := time.Now()
+				w.cut()
+				w.ends(nil, began, 0, 2*hurriedTimeout+100*time.Millisecond)
+			})
+		})
+	}
 }

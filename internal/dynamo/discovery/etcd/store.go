@@ -220,6 +220,9 @@ func (s *Store) Close(ctx context.Context) error {
 		s.wg.Wait()
 		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), callTimeout)
 		defer cancel()
+		if ctx.Err() == nil { // one that has ended before does not keep the records from being removed
+			defer context.AfterFunc(ctx, cancel)()
+		}
 		select {
 		case s.busy <- struct{}{}: // for good: who would write now would write behind the lease's end
 		case <-last.Done(): // calls have the same bound, so this is a matter of microseconds
