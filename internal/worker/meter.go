@@ -3,6 +3,7 @@ package worker
 import (
 	"remora/internal/dynamo/status"
 	"remora/internal/handoff"
+	"remora/internal/vllm"
 )
 
 // The words of the rooms below in the words of the metrics.
@@ -42,5 +43,16 @@ func drainOutcome(o handoff.DrainOutcome) status.DrainOutcome {
 		return status.DrainCut
 	default:
 		return status.DrainEnded
+	}
+}
+
+func engineLoss(c vllm.Change) status.EngineLoss {
+	switch {
+	case c.State == vllm.EngineNotServing:
+		return status.LossNotServing
+	case c.Silent:
+		return status.LossSilent
+	default:
+		return status.LossGone
 	}
 }

@@ -74,6 +74,7 @@ func (w *worker) engineAway(ctx context.Context, change vllm.Change, removing *s
 	w.log.Error("engine away; out of routing", "state", change.State.String(), "reason", change.Reason)
 	w.setReady(false)
 	w.metrics.SetEngineUp(false)
+	w.metrics.EngineLost(engineLoss(change))
 	w.service.gate.pause("engine " + change.State.String())
 	removed := make(chan struct{})
 	removing.Go(func() {

@@ -25,14 +25,15 @@ func TestEngineAway(t *testing.T) {
 	for name, row := range map[string]struct {
 		away, back func(e *vllmtest.Engine)
 		reads      string // by a client whose answer runs
+		counted    string // as the state
 	}{
 		"not serving": {
 			func(e *vllmtest.Engine) { e.SetAllHealth(healthpb.HealthCheckResponse_NOT_SERVING) },
 			func(e *vllmtest.Engine) { e.SetAllHealth(healthpb.HealthCheckResponse_SERVING) },
-			"1 2 length final",
+			"1 2 length final", "not_serving",
 		},
-		"gone":   {(*vllmtest.Engine).Down, (*vllmtest.Engine).Up, "1 error(Backend.EngineShutdown) final"},
-		"frozen": {(*vllmtest.Engine).Freeze, (*vllmtest.Engine).Thaw, "1 error(Backend.EngineShutdown) final"},
+		"gone":   {(*vllmtest.Engine).Down, (*vllmtest.Engine).Up, "1 error(Backend.EngineShutdown) final", "gone"},
+		"frozen": {(*vllmtest.Engine).Freeze, (*vllmtest.Engine).Thaw, "1 error(Backend.EngineShutdown) final", "silent"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inWhole(t, protocol.Aggregated, nil, func(w *whole) {
@@ -53,6 +54,8 @@ func TestEngineAway(t *testing.T) {
 				}
 				if _, body := w.get("/metrics"); !strings.Contains(body, "\nremora_engine_up 0") {
 					t.Error("the metrics say that the engine is up")
+				} else if !strings.Contains(body, "\nremora_engine_losses_total{state=\""+row.counted+"\"} 1\n") {
+					t.Errorf("no loss %s is counted", row.counted)
 				}
 				if _, err := w.send(target, "late"); err == nil || !strings.Contains(err.Error(), "Server unavailable: engine ") {
 					t.Errorf("a late request got %v", err)
@@ -67,6 +70,9 @@ func TestEngineAway(t *testing.T) {
 				}
 				if code, _ := w.get("/health"); code != 200 {
 					t.Errorf("/health says %d", code)
+				}
+				if _, body := w.get("/metrics"); !strings.Contains(body, "\nremora_engine_up 1") {
+					t.Error("the metrics say that the engine is away")
 				}
 				if got := w.mustSend(target, "again").read(); got != "1 2 3 length final" {
 					t.Errorf("read %q", got)

@@ -53,6 +53,7 @@ type counts struct {
 	releases        family
 	orphans         prometheus.Counter
 	engineUp        prometheus.Gauge
+	engineLosses    family
 	discoveryUp     prometheus.Gauge
 	leasesLost      prometheus.Counter
 	planeUp         prometheus.Gauge
@@ -143,6 +144,7 @@ func newCounts(start time.Time) counts {
 		releases:        newFamily(own+"handoff_releases_total", "Hand-offs of declined requests, fetched once to free their KV blocks.", "result", releases[:]),
 		orphans:         counter(own+"orphans_total", "Finished prefills that no decode will use; their KV blocks wait for the lease."),
 		engineUp:        gauge(own+"engine_up", "1 while the engine answers and says that it serves."),
+		engineLosses:    newFamily(own+"engine_losses_total", "Times that the worker left routing because of its engine, by what the engine did.", "state", engineLosses[:]),
 		discoveryUp:     gauge(own+"discovery_up", "1 while etcd answers and has the worker's records; 1 with the other backends."),
 		leasesLost:      counter(own+"discovery_lease_losses_total", "Times that etcd had forgotten the worker's lease, so that it had to register again."),
 		planeUp:         gauge(own+"request_plane_up", "1 while the worker is connected to the NATS server; 1 with the TCP request plane."),
@@ -154,7 +156,7 @@ func (c *counts) process() []prometheus.Collector {
 	return []prometheus.Collector{
 		c.networkTransit, c.firstResponse, c.permitWait, c.engineRequests, c.queued, c.rejections, c.enqueueRejected,
 		c.queueDepth, c.queueCapacity, c.poolActive, c.poolCapacity,
-		c.terminals.vec, c.drains.vec, c.drainSeconds, c.aborts, c.handoffsRefused.vec, c.unstamped, c.releases.vec, c.orphans, c.engineUp,
+		c.terminals.vec, c.drains.vec, c.drainSeconds, c.aborts, c.handoffsRefused.vec, c.unstamped, c.releases.vec, c.orphans, c.engineUp, c.engineLosses.vec,
 		c.kvUnusable, c.discoveryUp, c.leasesLost, c.planeUp, c.planeReconnects,
 	}
 }

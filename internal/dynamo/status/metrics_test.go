@@ -159,6 +159,15 @@ func TestEveryCountArrives(t *testing.T) {
 	m.HandoffRefused("kind")
 	m.Orphaned()
 	m.SetEngineUp(true)
+	m.EngineLost(LossSilent)
+	m.StampUnchecked()
+	m.HandoffReleased(true)
+	m.SetDiscoveryUp(false)
+	m.DiscoveryLeaseLost()
+	m.SetPlaneUp(false)
+	m.PlaneReconnected()
+	m.KVEventsUnusable("medium", 3)
+	m.KVEvents("stored", "accepted").Inc()
 	m.KVEventsDropped(5)
 	m.Bind(worker) // what was counted before is not lost
 	_, samples := exposed(t, m)
@@ -177,29 +186,39 @@ func TestEveryCountArrives(t *testing.T) {
 		"dynamo_component_cleanup_time_seconds" + modelLabels:              "1",
 		"dynamo_component_drain_time_seconds" + modelLabels:                "2",
 		`dynamo_component_kv_publisher_engines_dropped_events_total{dynamo_component="backend",dynamo_namespace="dynamo",worker_id="4b465a663d442204"}`: "5",
-		"dynamo_engine_request":                                  "2",
-		"dynamo_request_queue":                                   "2",
-		"dynamo_rejection_request_total":                         "2",
-		"dynamo_work_handler_enqueue_rejected_total":             "1",
-		"dynamo_work_handler_network_transit_seconds_sum":        "2",
-		"dynamo_work_handler_network_transit_seconds_count":      "2",
-		"dynamo_work_handler_permit_wait_seconds_sum":            "1",
-		"dynamo_work_handler_time_to_first_response_seconds_sum": "1",
-		"dynamo_work_handler_pool_active_tasks":                  "4",
-		"dynamo_work_handler_pool_capacity":                      "10000",
-		"dynamo_work_handler_queue_capacity":                     "40000",
-		"dynamo_work_handler_queue_depth":                        "2",
-		`remora_requests_terminal_total{terminal="cancelled"}`:   "1",
-		`remora_requests_terminal_total{terminal="refused"}`:     "1",
-		`remora_requests_terminal_total{terminal="finished"}`:    "0",
-		`remora_requests_terminal_total{terminal="error"}`:       "0",
-		`remora_drains_total{outcome="never_submitted"}`:         "1",
-		`remora_drains_total{outcome="released"}`:                "0",
-		"remora_drain_seconds_sum":                               "30",
-		"remora_aborts_sent_total":                               "1",
-		`remora_handoffs_refused_total{reason="kind"}`:           "1",
-		"remora_orphans_total":                                   "1",
-		"remora_engine_up":                                       "1",
+		"dynamo_engine_request":                                   "2",
+		"dynamo_request_queue":                                    "2",
+		"dynamo_rejection_request_total":                          "2",
+		"dynamo_work_handler_enqueue_rejected_total":              "1",
+		"dynamo_work_handler_network_transit_seconds_sum":         "2",
+		"dynamo_work_handler_network_transit_seconds_count":       "2",
+		"dynamo_work_handler_permit_wait_seconds_sum":             "1",
+		"dynamo_work_handler_time_to_first_response_seconds_sum":  "1",
+		"dynamo_work_handler_pool_active_tasks":                   "4",
+		"dynamo_work_handler_pool_capacity":                       "10000",
+		"dynamo_work_handler_queue_capacity":                      "40000",
+		"dynamo_work_handler_queue_depth":                         "2",
+		`remora_requests_terminal_total{terminal="cancelled"}`:    "1",
+		`remora_requests_terminal_total{terminal="refused"}`:      "1",
+		`remora_requests_terminal_total{terminal="finished"}`:     "0",
+		`remora_requests_terminal_total{terminal="error"}`:        "0",
+		`remora_drains_total{outcome="never_submitted"}`:          "1",
+		`remora_drains_total{outcome="released"}`:                 "0",
+		"remora_drain_seconds_sum":                                "30",
+		"remora_aborts_sent_total":                                "1",
+		`remora_handoffs_refused_total{reason="kind"}`:            "1",
+		"remora_orphans_total":                                    "1",
+		"remora_engine_up":                                        "1",
+		`remora_engine_losses_total{state="silent"}`:              "1",
+		`remora_engine_losses_total{state="gone"}`:                "0",
+		"remora_handoffs_unstamped_total":                         "1",
+		`remora_handoff_releases_total{result="done"}`:            "1",
+		"remora_discovery_up":                                     "0",
+		"remora_discovery_lease_losses_total":                     "1",
+		"remora_request_plane_up":                                 "0",
+		"remora_request_plane_reconnects_total":                   "1",
+		`remora_kv_engine_events_unusable_total{reason="medium"}`: "3",
+		`dynamo_component_kv_publisher_zmq_events_total{dynamo_component="backend",dynamo_namespace="dynamo",event_type="stored",stage="accepted",worker_id="4b465a663d442204"}`: "1",
 	} {
 		if got := samples[sample]; got != want {
 			t.Errorf("%s is %q, want %s", sample, got, want)
@@ -228,6 +247,9 @@ func TestEnumsHaveTheirWords(t *testing.T) {
 	}
 	m.HandoffReleased(true)
 	m.HandoffReleased(false)
+	for l := LossNotServing; l <= LossSilent; l++ {
+		m.EngineLost(l)
+	}
 	_, samples := exposed(t, m)
 	count := map[string]int{}
 	for sample, value := range samples {
@@ -239,6 +261,7 @@ func TestEnumsHaveTheirWords(t *testing.T) {
 	for name, want := range map[string]int{
 		"dynamo_component_errors_total": 7, "remora_requests_terminal_total": 4, "remora_drains_total": 8,
 		"remora_handoffs_refused_total": len(handoffRefusals), "remora_handoff_releases_total": 2,
+		"remora_engine_losses_total": 3,
 	} {
 		if count[name] != want {
 			t.Errorf("%s has %d series at 1, want %d", name, count[name], want)

@@ -156,6 +156,21 @@ func (m *Metrics) HandoffReleased(done bool) {
 // Orphaned counts a finished prefill that no decode will use.
 func (m *Metrics) Orphaned() { m.orphans.Inc() }
 
+// EngineLoss is why a worker left routing.
+type EngineLoss uint8
+
+// What an engine does that is lost.
+const (
+	LossNotServing EngineLoss = iota // it says so: its core has failed, or it is being stopped
+	LossGone                         // nobody answers at its port, or another process does
+	LossSilent                       // it gives no answer
+)
+
+var engineLosses = [...]string{"not_serving", "gone", "silent"}
+
+// EngineLost counts a change for the worse of the engine. A gauge that is read now and then misses what is short.
+func (m *Metrics) EngineLost(why EngineLoss) { m.engineLosses.children[why].Inc() }
+
 // SetEngineUp says whether the engine answers and serves.
 func (m *Metrics) SetEngineUp(up bool) { m.engineUp.Set(one(up)) }
 

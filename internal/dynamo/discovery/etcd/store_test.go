@@ -275,6 +275,22 @@ func TestCloseInAnOutage(t *testing.T) {
 	})
 }
 
+// TestCloseIsCutShort: a context that ends while etcd is waited for ends the wait.
+func TestCloseIsCutShort(t *testing.T) {
+	inBubble(t, func(t *testing.T, f *fake) {
+		s, _ := opened(t, f)
+		f.stop()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		began := time.Now()
+		if err := s.Close(ctx); err == nil || time.Since(began) > time.Second {
+			t.Errorf("%v after %v", err, time.Since(began))
+		}
+		quiet(11 * time.Second)
+		f.wants(t, "")
+	})
+}
+
 // TestOpenWaits for an etcd that comes late, with a bound, and not for one that refuses.
 func TestOpenWaits(t *testing.T) {
 	inBubble(t, func(t *testing.T, f *fake) {
