@@ -68,7 +68,7 @@ func simTable(c *simConfig, log *logSettings) *flags.Set {
 				{Name: "model-path", Value: flags.Text(&e.Model), Help: "A model folder to serve instead of the built-in model, which is written to the folder for temporary files. The tokens are those of the built-in model all the same."},
 				{Name: "model", Default: "remora-tiny", Value: flags.Text(&e.ServedName), Help: "The name that the model is served by."},
 				{Name: "write-model", Value: flags.Text(&c.WriteModel), Help: "Write the built-in model to this folder and end."},
-				{Name: "host", Default: "127.0.0.1", Value: flags.Text(&c.Host), Help: "Host or address to listen on."},
+				{Name: "host", Default: "127.0.0.1", Value: host(&c.Host), Help: "Host or address to listen on."},
 				{Name: "grpc-port", Default: "50051", Value: port(&c.GRPCPort), Help: "Port of the gRPC services; 0 takes any."},
 				{Name: "http-port", Default: "0", Value: port(&c.HTTPPort), Help: "Port of /health and /metrics; 0 takes any."},
 				{Name: "side-channel-port", Default: "0", Value: port(&c.SidePort), Help: "Port at which other engines fetch KV caches, of rank 0; the other ranks add their number. 0 takes any."},

@@ -51,7 +51,7 @@ func upTable(c *upConfig, log *logSettings) *flags.Set {
 		Groups: []flags.Group{
 			{Title: "Options", Flags: []flags.Flag{
 				{Name: "port", Default: "8000", Value: port(&c.Port), Help: "Port of the front door; 0 takes any."},
-				{Name: "host", Default: "127.0.0.1", Value: flags.Text(&c.Host), Help: "Host or address of the front door. It has no authentication: think before you open it to a network."},
+				{Name: "host", Default: "127.0.0.1", Value: host(&c.Host), Help: "Host or address of the front door. It has no authentication: think before you open it to a network."},
 				{Name: "aggregated", Value: flags.Switch(&c.Aggregated), Help: "One engine that does everything, instead of a prefill and a decode engine."},
 				{Name: "step-time", Default: "10ms", Value: duration(&c.StepTime), Help: "How long a step of the engines takes: each gives every running request a token."},
 				{Name: "data-parallel-size", Default: "1", Value: flags.Number(&c.Ranks.Size, 1, math.MaxInt32), Help: "Data-parallel ranks of each engine."},

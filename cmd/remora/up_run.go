@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -66,8 +67,11 @@ func runUp(stop, cut context.Context, c upConfig, stdout io.Writer, log *slog.Lo
 		return err //nolint:wrapcheck // it names its stage
 	}
 	door, err := net.Listen("tcp", net.JoinHostPort(c.Host, strconv.Itoa(int(c.Port))))
-	if err != nil {
+	if errors.Is(err, syscall.EADDRINUSE) {
 		return fmt.Errorf("the front door can't listen (choose another --port, or 0 for any): %w", err)
+	}
+	if err != nil {
+		return fmt.Errorf("the front door can't listen: %w", err)
 	}
 	d := &deployment{
 		config: c, log: log, out: stdout, kv: filepath.Join(dir, "discovery"), ready: make(chan string, 2), failed: make(chan struct{}),
@@ -227,6 +231,15 @@ func (d *deployment) startDoor(stop, cut context.Context, listener net.Listener)
 	return nil
 }
 
+// caller is the address at which this machine's clients find a listener; one on every address names none.
+func caller(listener net.Addr) string {
+	at, err := netip.ParseAddrPort(listener.String())
+	if err != nil || !at.Addr().IsUnspecified() {
+		return listener.String()
+	}
+	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), at.Port()).String()
+}
+
 // serve says when everything is ready and how to use it, and waits for the end.
 func (d *deployment) serve(stop context.Context, roles []protocol.Role, door net.Addr, began time.Time) error {
 	limit := time.NewTimer(upStartLimit)
@@ -250,7 +263,7 @@ func (d *deployment) serve(stop context.Context, roles []protocol.Role, door net
 	fmt.Fprintf(d.out, "front door            http://%s, ready after %v\n\n"+
 		"curl -N http://%s/v1/chat/completions -H 'Content-Type: application/json' \\\n"+
 		"  -d '{\"model\":\"%s\",\"stream\":true,\"max_tokens\":40,\"messages\":[{\"role\":\"user\",\"content\":\"Hello!\"}]}'\n\n"+
-		"Ctrl-C ends it all.\n", door, time.Since(began).Round(time.Millisecond), door, upModel)
+		"Ctrl-C ends it all.\n", caller(door), time.Since(began).Round(time.Millisecond), caller(door), upModel)
 	select {
 	case <-stop.Done():
 	case <-d.failed:

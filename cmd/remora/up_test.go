@@ -6,7 +6,9 @@ import (
 	"context"
 	"encoding/json"
 	"math"
+	"net"
 	"net/http"
+	"net/netip"
 	"os"
 	"regexp"
 	"strings"
@@ -189,6 +191,24 @@ func TestDoorConnections(t *testing.T) {
 	}
 	if openFiles() < 64 {
 		t.Errorf("%d open files", openFiles())
+	}
+}
+
+// TestUpHosts: what it listens on is what was said, and what it prints can be called.
+func TestUpHosts(t *testing.T) {
+	for listener, want := range map[string]string{"0.0.0.0:80": "127.0.0.1:80", "[::]:80": "127.0.0.1:80", "[::1]:80": "[::1]:80", "192.0.2.1:80": "192.0.2.1:80"} {
+		if got := caller(net.TCPAddrFromAddrPort(netip.MustParseAddrPort(listener))); got != want {
+			t.Errorf("%s: %s", listener, got)
+		}
+	}
+	if c, err := parseUp([]string{"--host=[::1]"}, environment{}.lookup); err != nil || c.Host != "::1" {
+		t.Errorf("%+v, %v", c, err)
+	}
+	if got := runWith(nil, "up", "--host="); got.code != exitUsage || !strings.Contains(got.stderr, "it is empty") {
+		t.Errorf("%+v", got)
+	}
+	if got := runWith(nil, "up", "--port=0", "--host=192.0.2.1"); got.code != exitFailed || strings.Contains(got.stderr, "--port") {
+		t.Errorf("%+v", got)
 	}
 }
 

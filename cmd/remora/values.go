@@ -87,6 +87,21 @@ func address(dst *netip.Addr) flags.Value {
 	})
 }
 
+// host takes a name or an address to listen on, IPv6 with or without brackets. Nothing would mean every address there is, which
+// a variable that is not set must not bring about.
+func host(dst *string) flags.Value {
+	return flags.Func(func(text string) error {
+		if inner, ok := strings.CutPrefix(text, "["); ok {
+			text = strings.TrimSuffix(inner, "]")
+		}
+		if text == "" {
+			return errors.New("it is empty; 0.0.0.0 or :: is every address")
+		}
+		*dst = text
+		return nil
+	})
+}
+
 // path takes the path of a URL.
 func path(dst *string) flags.Value {
 	return flags.Func(func(text string) error {
