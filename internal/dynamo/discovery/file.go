@@ -1,6 +1,7 @@
 package discovery
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -105,7 +106,7 @@ func (s *File) Delete(ctx context.Context, bucket Bucket, key string) error {
 	if err != nil {
 		return err
 	}
-	unlock, err := s.lockToRemove(ctx, f)
+	unlock, err := s.lockPatiently(ctx, f)
 	if err != nil {
 		return fmt.Errorf("delete %s/%s: %w", bucket, key, err)
 	}
@@ -117,12 +118,12 @@ func (s *File) Delete(ctx context.Context, bucket Bucket, key string) error {
 	return nil
 }
 
-// lockToRemove goes on without the lock when a peer sits on it: the lock only spares others a look at a folder in change,
-// while a record left behind sends requests to a worker that is gone.
-func (s *File) lockToRemove(ctx context.Context, f *folder) (unlock func(), err error) {
+// lockPatiently goes on without the lock when a peer sits on it: the lock only spares others a look at a folder in change, while
+// a record left behind sends requests to a worker that is gone, and one that does not come back keeps them from one that is there.
+func (s *File) lockPatiently(ctx context.Context, f *folder) (unlock func(), err error) {
 	unlock, err = f.lock(ctx)
 	if errors.Is(err, ErrLocked) {
-		s.log.Warn("removing a discovery record without the folder's lock", "error", err)
+		s.log.Warn("changing a discovery record without the folder's lock", "error", err)
 		return func() {}, nil
 	}
 	return unlock, err
@@ -161,7 +162,7 @@ func (s *File) removeOwned(ctx context.Context) error {
 		if len(keys) == 0 {
 			continue
 		}
-		unlock, err := s.lockToRemove(ctx, f)
+		unlock, err := s.lockPatiently(ctx, f)
 		if err != nil {
 			s.log.Warn("removing discovery records without the folder's lock", "bucket", string(bucket), "error", err)
 			unlock = func() {}
@@ -208,23 +209,48 @@ func (s *File) keep() {
 	}
 }
 
-// touchOwned brings back records that vanished: after a pause of more than the TTL some peer has expired them.
+// touchOwned also puts right what others did to our records: after a pause of more than the TTL some peer has expired them, and
+// a hand or a script may have written over them. All are touched first: what is lost may have to wait for the lock, and the
+// others must not expire meanwhile.
 func (s *File) touchOwned() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	var lost []recordID
 	for id, value := range s.owned {
-		f := s.folders[id.bucket]
-		err := f.touch(encodeFileName(id.key), time.Now())
-		if errors.Is(err, fs.ErrNotExist) {
-			s.log.Warn("our discovery record vanished; writing it again", "bucket", string(id.bucket), "key", id.key)
-			if err = os.MkdirAll(f.path, 0o777); err == nil {
-				err = s.createLocked(s.ctx, f, id.key, value)
+		f, name := s.folders[id.bucket], encodeFileName(id.key)
+		err := f.touch(name, time.Now())
+		if err == nil {
+			var have []byte
+			if have, err = f.read(name); err == nil && bytes.Equal(have, value) {
+				continue
 			}
 		}
-		if err != nil && s.ctx.Err() == nil {
+		what := "is not what we wrote"
+		if errors.Is(err, fs.ErrNotExist) {
+			what = "vanished"
+		}
+		s.log.Warn("our discovery record "+what+"; writing it again", "bucket", string(id.bucket), "key", id.key)
+		lost = append(lost, id)
+	}
+	for _, id := range lost {
+		if err := s.restoreLocked(id); err != nil && s.ctx.Err() == nil {
 			s.log.Error("cannot keep a discovery record alive", "bucket", string(id.bucket), "key", id.key, "error", err)
 		}
 	}
+}
+
+// restoreLocked is called with mu held.
+func (s *File) restoreLocked(id recordID) error {
+	f := s.folders[id.bucket]
+	if err := os.MkdirAll(f.path, 0o777); err != nil {
+		return fmt.Errorf("make discovery folder: %w", err)
+	}
+	unlock, err := s.lockPatiently(s.ctx, f)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	return f.replace(encodeFileName(id.key), s.owned[id], time.Now())
 }
 
 func (s *File) expireAll() {

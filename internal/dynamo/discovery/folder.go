@@ -76,6 +76,22 @@ func (f *folder) lock(ctx context.Context) (unlock func(), err error) {
 
 // create writes a record under its final name in one step: readers see it whole or not at all. The caller holds the lock.
 func (f *folder) create(name string, value []byte, now time.Time) error {
+	return f.write(name, value, now, func(from, to string) error {
+		err := os.Link(from, to)
+		if errors.Is(err, fs.ErrExist) {
+			return ErrExists
+		}
+		return err
+	})
+}
+
+// replace is create where the name may be taken.
+func (f *folder) replace(name string, value []byte, now time.Time) error {
+	return f.write(name, value, now, os.Rename)
+}
+
+// write makes a temporary file and has it put under its final name.
+func (f *folder) write(name string, value []byte, now time.Time, put func(from, to string) error) error {
 	var suffix [8]byte
 	_, _ = rand.Read(suffix[:]) // never fails
 	temporary := filepath.Join(f.path, temporaryPrefix+hex.EncodeToString(suffix[:]))
@@ -91,12 +107,10 @@ func (f *folder) create(name string, value []byte, now time.Time) error {
 	if err == nil {
 		err = os.Chtimes(temporary, now, now)
 	}
-	if err != nil {
-		return fmt.Errorf("write record: %w", err)
+	if err == nil {
+		err = put(temporary, filepath.Join(f.path, name))
 	}
-	if err = os.Link(temporary, filepath.Join(f.path, name)); errors.Is(err, fs.ErrExist) {
-		return ErrExists
-	} else if err != nil {
+	if err != nil {
 		return fmt.Errorf("write record: %w", err)
 	}
 	return nil
