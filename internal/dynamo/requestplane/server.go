@@ -17,7 +17,7 @@ type ServerConfig struct {
 	Logger         *slog.Logger  // nil: none
 	MaxMessage     int           // whole frame in bytes; default DefaultMaxMessage
 	MaxConnections int           // beyond it new connections are closed; default 16384
-	FrameTimeout   time.Duration // from a frame's first byte to its last; default one minute. Between frames there is no limit
+	FrameTimeout   time.Duration // from a frame's first byte to its last, and for taking acknowledgements; default one minute. Between frames there is no limit
 }
 
 // Server accepts request frames and acknowledges them in order.

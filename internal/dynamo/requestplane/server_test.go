@@ -8,12 +8,16 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"strings"
+	"sync"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"remora/internal/dynamo/protocol"
+	"remora/internal/memnet"
 )
 
 // frameFor is a good frame for "w/generate" that nobody can answer.
@@ -218,6 +222,99 @@ func TestFrameTimeout(t *testing.T) {
 		_ = near.Close()
 		s.Close()
 	})
+}
+
+// TestPeerThatTakesNoAcks: a peer has as long to take an acknowledgement as a frame may take; then what it had admitted is given
+// back unserved.
+func TestPeerThatTakesNoAcks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		served := make(chan bool, 1)
+		s := NewServer(ServerConfig{FrameTimeout: time.Minute})
+		s.Handle("w/generate", handlerFunc{serve: func(_ context.Context, r *Request) { served <- r.Unacked }})
+		near, far := memnet.Pipe(2) // half an acknowledgement
+		s.start(far)
+		for range 2 { // late, but in time; the second time the deadline of the first must be gone
+			if _, err := near.Write(frameFor(t, "r")); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(59 * time.Second)
+			if text, err := readAck(near, 100); err != nil || text != "" {
+				t.Fatalf("%q, %v", text, err)
+			}
+			if <-served {
+				t.Error("acknowledged and not run")
+			}
+			time.Sleep(time.Hour)
+		}
+		start := time.Now()
+		if _, err := near.Write(frameFor(t, "r")); err != nil {
+			t.Fatal(err)
+		}
+		if !<-served || time.Since(start) != time.Minute {
+			t.Errorf("given up after %v", time.Since(start))
+		}
+		if _, err := readAck(near, 100); err == nil {
+			t.Error("the connection is open still")
+		}
+		s.Close()
+		_ = near.Close()
+	})
+}
+
+// TestAcceptGoesOn: a server sits out what passes, such as having no descriptor left, and says what does not.
+func TestAcceptGoesOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		near, far := memnet.Pipe(64 << 10)
+		full := &net.OpError{Op: "accept", Err: os.NewSyscallError("accept4", syscall.EMFILE)}
+		broken := &net.OpError{Op: "accept", Err: os.NewSyscallError("accept4", syscall.EINVAL)}
+		l := &scriptedListener{script: []any{full, full, full, full, full, full, full, full, full, full, far, broken}}
+		s := NewServer(ServerConfig{})
+		s.Handle("w/generate", handlerFunc{serve: func(context.Context, *Request) {}})
+		start := time.Now()
+		if err := s.Serve(l); !errors.Is(err, syscall.EINVAL) {
+			t.Errorf("Serve says %v", err)
+		}
+		if took := time.Since(start); took < time.Second || took > 10*time.Second || len(l.script) > 0 {
+			t.Errorf("took %v, left %v", took, l.script)
+		}
+		if _, err := near.Write(frameFor(t, "r")); err != nil {
+			t.Fatal(err)
+		}
+		if text, err := readAck(near, 100); err != nil || text != "" {
+			t.Errorf("%q, %v", text, err)
+		}
+		s.Close()
+		_ = near.Close()
+	})
+}
+
+// scriptedListener accepts what its script says: connections and errors.
+type scriptedListener struct {
+	script []any
+}
+
+func (l *scriptedListener) Accept() (net.Conn, error) {
+	next := l.script[0]
+	l.script = l.script[1:]
+	if err, ok := next.(error); ok {
+		return nil, err
+	}
+	return next.(net.Conn), nil
+}
+
+func (*scriptedListener) Close() error   { return nil }
+func (*scriptedListener) Addr() net.Addr { return memnet.Addr{} }
+
+// TestLargePayloadsAreLetGo: the memory of a huge prompt is not kept for the next one.
+func TestLargePayloadsAreLetGo(t *testing.T) {
+	var kept sync.Pool
+	for range 20 {
+		memory := make([]byte, maxKeptPayload+1)
+		(&Request{Body: memory, memory: &memory, from: &kept}).DropBody()
+		if kept.Get() != nil {
+			t.Fatal("kept")
+		}
+	}
 }
 
 // TestUnackedRequest: an acceptance that could not be written is told, and the request still handed over, so that what Admit has

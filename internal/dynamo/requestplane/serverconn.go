@@ -117,7 +117,7 @@ func (c *serverConn) flush() {
 		return
 	}
 	if c.writeErr == nil {
-		if _, err := c.conn.Write(c.acks); err != nil {
+		if err := c.write(c.acks); err != nil {
 			c.writeErr = fmt.Errorf("acknowledgement: %w", err)
 		}
 	}
@@ -127,6 +127,19 @@ func (c *serverConn) flush() {
 	}
 	clear(c.accepted)
 	c.acks, c.accepted = c.acks[:0], c.accepted[:0]
+}
+
+// write gives a peer that does not read as long as one that does not write: what it had admitted waits with it.
+func (c *serverConn) write(acks []byte) error {
+	n, err := tryWrite(c.conn, acks)
+	if err != nil || n == len(acks) {
+		return err
+	}
+	_ = c.conn.SetWriteDeadline(time.Now().Add(c.server.cfg.FrameTimeout))
+	if _, err = c.conn.Write(acks[n:]); err != nil {
+		return err
+	}
+	return c.conn.SetWriteDeadline(time.Time{})
 }
 
 type readerFunc func(p []byte) (int, error)

@@ -55,17 +55,17 @@ func (s *ResponseStream) EndFrames(frames []byte, wait func()) error {
 	return nil
 }
 
-// trier is a connection that can say how much it takes without waiting.
-type trier interface {
-	TryWrite(p []byte) (int, error)
+// tryWrite writes what goes without waiting: nothing where the connection can't say how much that is.
+func tryWrite(conn net.Conn, p []byte) (int, error) {
+	if trier, ok := conn.(interface{ TryWrite(p []byte) (int, error) }); ok {
+		return trier.TryWrite(p) //nolint:wrapcheck // the caller says what for
+	}
+	return 0, nil
 }
 
 // write sends frames. A failure ends the stream.
 func (s *ResponseStream) write(frames []byte, wait func()) error {
-	n, err := 0, error(nil)
-	if conn, ok := s.conn.(trier); ok {
-		n, err = conn.TryWrite(frames)
-	}
+	n, err := tryWrite(s.conn, frames)
 	if err == nil && n < len(frames) {
 		if wait != nil {
 			wait()

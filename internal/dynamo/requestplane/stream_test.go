@@ -70,6 +70,8 @@ func TestWhatConsumersDo(t *testing.T) {
 		"a body":           {write(appendTwoPart(nil, nil, []byte("x"))), []EventKind{EventProtocol}},
 		"kill with a body": {write(appendTwoPart(nil, []byte(`"kill"`), []byte("x"))), []EventKind{EventProtocol}},
 		"too long a word":  {write(appendTwoPartPrefix(nil, 1<<40, 0)), []EventKind{EventProtocol}},
+		"longer than any":  {write(appendTwoPartPrefix(nil, maxControlWord+1, 0)), []EventKind{EventProtocol}},
+		"length over all":  {write(appendTwoPartPrefix(nil, -1, 0)), []EventKind{EventProtocol}},
 	} {
 		ev := newEvents()
 		s, conn := pair(t, ev)
@@ -103,6 +105,48 @@ func TestKillLostInReset(t *testing.T) {
 	if got := ev.kinds(); len(got) != 1 || got[0] != EventKill && got[0] != EventReset {
 		t.Errorf("got %v", got)
 	}
+}
+
+// TestFailedWriteIsAReset: whoever finds the break, it is told once and as what it was, even where the reader sees no more than
+// the end that the failed write has made.
+func TestFailedWriteIsAReset(t *testing.T) {
+	ev := newEvents()
+	near, far := net.Pipe()
+	defer far.Close()
+	d := &Dialer{DialContext: func(context.Context, string, string) (net.Conn, error) { return &brokenConn{Conn: near}, nil }}
+	s, err := d.Dial(t.Context(), ConnectionInfo{Address: "127.0.0.1:9"}, ev.on)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.WriteFrames(AppendPrologue(nil), nil); !errors.Is(err, ErrGone) || !errors.Is(err, syscall.EPIPE) {
+		t.Errorf("WriteFrames says %v", err)
+	}
+	wait(t, "the break", ev.leaving)
+	s.Wait()
+	if len(ev.got) != 1 || ev.got[0].Kind != EventReset || !errors.Is(ev.got[0].Err, syscall.EPIPE) {
+		t.Errorf("got %v", ev.got)
+	}
+}
+
+// brokenConn takes a handshake, and then no write any more; its reads know of nothing, and end with it.
+type brokenConn struct {
+	net.Conn
+
+	writes int
+}
+
+func (c *brokenConn) Write(p []byte) (int, error) {
+	if c.writes++; c.writes == 1 {
+		return len(p), nil
+	}
+	return 0, syscall.EPIPE
+}
+
+func (c *brokenConn) Read(p []byte) (int, error) {
+	if _, err := c.Conn.Read(p); err != nil {
+		return 0, io.EOF
+	}
+	return 0, nil
 }
 
 // TestEventDuringDial: a kill that is there before Dial returns is not lost.
