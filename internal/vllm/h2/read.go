@@ -153,9 +153,7 @@ func (c *conn) stream(id uint32) (*Stream, error) {
 
 func (c *conn) onData(f *http2.DataFrame) error {
 	size := int(f.Length)
-	if err := c.arrived(size); err != nil {
-		return err
-	}
+	c.arrived(size)
 	s, err := c.stream(f.StreamID)
 	if s == nil || err != nil {
 		return err
@@ -177,21 +175,18 @@ func (c *conn) onData(f *http2.DataFrame) error {
 	return nil
 }
 
-// arrived counts bytes against the connection's window, and gives them back.
-func (c *conn) arrived(size int) error {
+// arrived gives the connection's window back. That nobody sends beyond it is not looked at: nothing is kept for it, the windows
+// of the streams bound what is.
+func (c *conn) arrived(size int) {
 	c.unreturned += size
-	if c.unreturned > connWindow {
-		return http2.ConnectionError(http2.ErrCodeFlowControl)
-	}
 	if c.unreturned < connWindow/4 {
-		return nil
+		return
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.note(c.frames.WriteWindowUpdate(0, uint32(c.unreturned)))
 	c.signal()
 	c.unreturned = 0
-	return nil
 }
 
 // fault is a peer's breach of the rules of one stream.
