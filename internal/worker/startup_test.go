@@ -373,6 +373,24 @@ func TestReadyOnce(t *testing.T) {
 	}
 }
 
+// TestRegistrationOrder: the instance is the last record to come, so that no request finds less than everything, and the first to
+// go.
+func TestRegistrationOrder(t *testing.T) {
+	var store *diary
+	inWhole(t, protocol.Decode, func(w *whole) {
+		store = &diary{Store: w.cfg.Store, values: map[string]string{}}
+		w.cfg.Store = store
+	}, func(w *whole) {
+		<-w.ready
+		w.stop()
+		<-w.done
+	})
+	want := "+v1/event_channels +v1/mdc +v1/instances -v1/instances -v1/event_channels"
+	if got := strings.Join(store.entries, " "); got != want {
+		t.Errorf("order %s, want %s", got, want)
+	}
+}
+
 // TestKVSourcesAtTheStart: an engine that does not know the call is served without KV events; any other failure ends the start, and
 // so does an answer that can't be followed.
 func TestKVSourcesAtTheStart(t *testing.T) {
