@@ -68,7 +68,7 @@ func (p *parser) argument(arg string) error {
 	name, text, hasText := strings.Cut(long, "=")
 	if name == "help" {
 		if hasText {
-			return p.usage("unexpected value '" + text + "' for '--help' found; no more were expected")
+			return p.unasked(name, text)
 		}
 		return ErrHelp
 	}
@@ -81,7 +81,7 @@ func (p *parser) argument(arg string) error {
 	}
 	if flag.Value.isSwitch {
 		if hasText {
-			return p.usage("unexpected value '" + text + "' for '--" + name + "' found; no more were expected")
+			return p.unasked(name, text)
 		}
 		text = "true"
 	} else if !hasText {
@@ -107,12 +107,20 @@ func (p *parser) following(flag *Flag) (string, error) {
 		}
 		return next, nil
 	}
-	name, _, _ := strings.Cut(strings.TrimPrefix(next, "--"), "=")
-	known := strings.HasPrefix(next, "--") && (name == "" || name == "help" || p.set.find(name) != nil)
-	if known || strings.HasPrefix(next, "-h") {
+	if next == "--" || strings.HasPrefix(next, "-h") {
 		return "", p.missing(flag, "")
 	}
-	return "", p.unexpected(next)
+	long, isLong := strings.CutPrefix(next, "--")
+	name, text, hasText := strings.Cut(long, "=")
+	other := p.set.find(name)
+	switch {
+	case !isLong || name != "help" && other == nil:
+		return "", p.unexpected(next)
+	case hasText && (other == nil || other.Value.isSwitch):
+		return "", p.unasked(name, text)
+	default:
+		return "", p.missing(flag, "")
+	}
 }
 
 func (p *parser) environment(lookup func(string) (string, bool)) error {
@@ -207,6 +215,11 @@ func (p *parser) missing(flag *Flag, env string) error {
 		message += "\n  [possible values: " + join(words) + "]"
 	}
 	return p.usage(message)
+}
+
+// unasked is a value for what takes none.
+func (p *parser) unasked(name, text string) error {
+	return p.usage("unexpected value '" + text + "' for '--" + name + "' found; no more were expected")
 }
 
 func (p *parser) unexpected(arg string) error {

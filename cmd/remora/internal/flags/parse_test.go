@@ -17,6 +17,8 @@ type bound struct {
 	conns    uint64
 	plane    string
 	space    string
+	template string
+	protocol string
 	port     uint16
 	host     bool
 }
@@ -44,6 +46,8 @@ func table(b *bound) *Set {
 				{Name: "grpc-connections", Env: "T_CONNS", Default: "8", Value: Number(&b.conns, 1, math.MaxUint64), Help: "How many"},
 				{Name: "event-plane", Env: "T_PLANE", Help: "An empty word is one of its words", Value: OneOf(&b.plane,
 					Choice[string]{Word: "zmq", Value: "zmq"}, Choice[string]{Word: "nats", Value: "nats"}, Choice[string]{Hidden: true})},
+				{Name: "template", Env: "T_TEMPLATE", Value: Path(&b.template), Help: "A file"},
+				{Name: "protocol", Value: OneOf(&b.protocol, Choice[string]{Word: "tcp", Value: "tcp"}).AnyCase(), Help: "Words in any case"},
 				{Name: "namespace", Env: "T_SPACE", Default: "dynamo", Value: Text(&b.space), Help: "Any text"},
 			},
 		}, {
@@ -82,6 +86,8 @@ func TestAccepted(t *testing.T) {
 		"hidden word":                {args: "--grpc-endpoint=a:1 --mode aggregated", want: base},
 		"word":                       {args: "--grpc-endpoint=a:1 --mode=decode", want: with(func(b *bound) { b.mode = 3 })},
 		"bool with value":            {args: "--grpc-endpoint=a:1 --exclude false", want: with(func(b *bound) { b.exclude = false })},
+		"path":                       {args: "--grpc-endpoint=a:1 --template=x", want: with(func(b *bound) { b.template = "x" })},
+		"word in any case":           {args: "--grpc-endpoint=a:1 --protocol=TcP", want: with(func(b *bound) { b.protocol = "tcp" })},
 		"plus sign and zeros":        {args: "--grpc-endpoint=a:1 --grpc-connections +03", want: with(func(b *bound) { b.conns = 3 })},
 		"largest number":             {args: "--grpc-endpoint=a:1 --grpc-connections=18446744073709551615", want: with(func(b *bound) { b.conns = math.MaxUint64 })},
 		"empty word":                 {args: "--grpc-endpoint=a:1 --event-plane=", want: base},
@@ -118,9 +124,14 @@ func TestRefused(t *testing.T) {
 		"no value at the end":        {args: []string{"--grpc-endpoint"}, want: "a value is required for '--grpc-endpoint <GRPC_ENDPOINT>' but none was supplied"},
 		"no value, flag follows":     {args: []string{"--grpc-endpoint", "--enable-rl"}, want: "a value is required for '--grpc-endpoint <GRPC_ENDPOINT>' but none was supplied"},
 		"no value, flag=v follows":   {args: []string{"--grpc-endpoint", "--mode=agg"}, want: "a value is required for '--grpc-endpoint <GRPC_ENDPOINT>' but none was supplied"},
+		"no value, switch=v follows": {args: []string{"--grpc-endpoint", "--enable-rl=x"}, want: "unexpected value 'x' for '--enable-rl' found; no more were expected"},
+		"no value, help=v follows":   {args: []string{"--grpc-endpoint", "--help=x"}, want: "unexpected value 'x' for '--help' found; no more were expected"},
+		"no path":                    {args: append(ok, "--template="), want: "a value is required for '--template <TEMPLATE>' but none was supplied"},
+		"no path in env":             {args: ok, env: map[string]string{"T_TEMPLATE": ""}, want: "a value is required for '--template <TEMPLATE>' (from T_TEMPLATE) but none was supplied"},
 		"no value, help follows":     {args: []string{"--grpc-endpoint", "--help"}, want: "a value is required for '--grpc-endpoint <GRPC_ENDPOINT>' but none was supplied"},
 		"no value, -h follows":       {args: []string{"--grpc-endpoint", "-h"}, want: "a value is required for '--grpc-endpoint <GRPC_ENDPOINT>' but none was supplied"},
 		"no value, -- follows":       {args: []string{"--grpc-endpoint", "--"}, want: "a value is required for '--grpc-endpoint <GRPC_ENDPOINT>' but none was supplied"},
+		"no name as value":           {args: []string{"--grpc-endpoint", "--=x"}, want: "unexpected argument '--' found"},
 		"dash value":                 {args: []string{"--grpc-endpoint", "-x"}, want: "unexpected argument '-x' found"},
 		"negative value":             {args: append(ok, "--grpc-connections", "-5"), want: "unexpected argument '-5' found"},
 		"unknown as value":           {args: []string{"--grpc-endpoint", "--bogus"}, want: "unexpected argument '--bogus' found"},

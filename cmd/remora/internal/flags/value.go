@@ -22,6 +22,17 @@ func Text(dst *string) Value {
 	return Value{store: func(text string) error { *dst = text; return nil }}
 }
 
+// Path takes the path of a file: any text but the empty one, which names no file.
+func Path(dst *string) Value {
+	return Func(func(text string) error {
+		if text == "" {
+			return errNoValue
+		}
+		*dst = text
+		return nil
+	})
+}
+
 // Switch is false until it is given. Its environment variable says true or false, nothing else.
 func Switch(dst *bool) Value {
 	v := Bool(dst)
@@ -78,6 +89,13 @@ func OneOf[T any](dst *T, choices ...Choice[T]) Value {
 		}
 		return &choiceError{words: shown, near: similar(text, shown)}
 	}
+	return v
+}
+
+// AnyCase is the value with its words taken in capitals, too.
+func (v Value) AnyCase() Value {
+	store := v.store
+	v.store = func(text string) error { return store(strings.ToLower(text)) }
 	return v
 }
 
