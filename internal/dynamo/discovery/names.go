@@ -5,6 +5,8 @@ import (
 	"encoding/binary"
 	"fmt"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 )
 
 // Address names what a record serves: an endpoint of a component in a namespace.
@@ -14,8 +16,7 @@ type Address struct {
 	Endpoint  string
 }
 
-// Validate checks the three names. Dynamo itself does not check the endpoint's, but it enters keys, the path of the TCP
-// plane and NATS subjects unescaped, so we hold it to the same alphabet.
+// Validate checks the three names.
 func (a Address) Validate() error {
 	if err := ValidateName("namespace", a.Namespace); err != nil {
 		return err
@@ -26,17 +27,22 @@ func (a Address) Validate() error {
 	return ValidateName("endpoint", a.Endpoint)
 }
 
-const nameAlphabet = "abcdefghijklmnopqrstuvwxyz0123456789-_"
-
-// ValidateName checks one name; what says in the error which one it is.
+// ValidateName checks one name; what says in the error which one it is. Dynamo's own workers take nearly any text, capitals,
+// dots and other scripts included. Refused is what is a mistake (an empty name, a blank), what cannot be told apart in a key
+// or a URL (a slash), and a name that a metric's label could not carry: there only ASCII letters and digits are kept.
 func ValidateName(what, name string) error {
 	if name == "" {
-		return fmt.Errorf("%w: %s is empty", ErrName, what)
+		return fmt.Errorf("%w: the %s is empty", ErrName, what)
 	}
+	labelled := false
 	for _, r := range name {
-		if !strings.ContainsRune(nameAlphabet, r) {
-			return fmt.Errorf("%w: %s %q has %q; only a-z, 0-9, '-' and '_' are allowed", ErrName, what, name, r)
+		if r == '/' || r == utf8.RuneError || unicode.IsSpace(r) || unicode.IsControl(r) {
+			return fmt.Errorf("%w: the %s %q has %q; no blank, slash or control character is allowed", ErrName, what, name, r)
 		}
+		labelled = labelled || r <= unicode.MaxASCII && (unicode.IsLetter(r) || unicode.IsDigit(r))
+	}
+	if !labelled {
+		return fmt.Errorf("%w: the %s %q has no letter from a to z and no digit", ErrName, what, name)
 	}
 	return nil
 }
@@ -51,24 +57,44 @@ func (a Address) AdapterKey(id uint64, slug string) string {
 	return a.Key(id) + "/" + slug
 }
 
-// Path is what the frames for this endpoint name on a connection that several endpoints may share.
+// Path is what the frames for this endpoint name on a connection that several endpoints may share. A percent sign in a name is
+// escaped, as the Rust sidecar does it (measured); nothing else is.
 func (a Address) Path(id uint64) string {
-	return fmt.Sprintf("%x/%s/%s/%s", id, a.Namespace, a.Component, a.Endpoint)
+	escape := strings.NewReplacer("%", "%25").Replace
+	return fmt.Sprintf("%x/%s/%s/%s", id, escape(a.Namespace), escape(a.Component), escape(a.Endpoint))
 }
 
 // TCP is the address of this endpoint on the TCP request plane, as instance records carry it: where the worker listens
 // (host:port), and the path.
 func (a Address) TCP(hostPort string, id uint64) string { return hostPort + "/" + a.Path(id) }
 
-// Service is the name of the NATS service that the address's component is, and the first part of its subjects: the slug of
-// namespace_component, which for valid names only takes leading underscores away.
+// group is the first part of the NATS subjects of a component's endpoints.
+func (a Address) group() string { return a.Namespace + "_" + a.Component }
+
+// Service is the name of the NATS service that the address's component is: the slug of its group.
 func (a Address) Service() string {
-	return strings.TrimLeft(a.Namespace+"_"+a.Component, "_")
+	return serviceName(strings.TrimLeft(strings.ToLower(a.group()), "_"))
 }
 
-// Subject is what this endpoint listens on in the NATS request plane, as instance records carry it.
+// EndpointService is the name of this endpoint within the service. Nothing is sent by it; it is what tools list.
+func (a Address) EndpointService(id uint64) string {
+	return serviceName(fmt.Sprintf("%s-%s-%x", a.group(), a.Endpoint, id))
+}
+
+// serviceName fits a name into the narrow alphabet of NATS services.
+func serviceName(name string) string {
+	return strings.Map(func(r rune) rune {
+		if r <= unicode.MaxASCII && (unicode.IsLetter(r) || unicode.IsDigit(r)) || r == '-' || r == '_' {
+			return r
+		}
+		return '_'
+	}, name)
+}
+
+// Subject is what this endpoint listens on in the NATS request plane, as instance records carry it. The names stand in it as
+// they are (measured).
 func (a Address) Subject(id uint64) string {
-	return fmt.Sprintf("%s.%s-%x", a.Service(), a.Endpoint, id)
+	return fmt.Sprintf("%s.%s-%x", a.group(), a.Endpoint, id)
 }
 
 // ChannelKey is the key of a publisher's records in EventChannels and EventSources. Unlike in the other buckets the names in

@@ -8,8 +8,9 @@ import (
 
 func TestValidateName(t *testing.T) {
 	for name, good := range map[string]bool{
-		"dynamo": true, "a": true, "0": true, "my-ns_2": true, "-": true, "_": true,
-		"": false, "Dynamo": false, "a b": false, "a/b": false, "a.b": false, "ä": false, "a\x00": false, "a%2F": false, "a\n": false,
+		"dynamo": true, "a": true, "0": true, "my-ns_2": true, "Dynamo": true, "team.a": true, "ns-\u00e4": true, "a:b%*": true, "_1": true,
+		"": false, "a b": false, " a": false, "a/b": false, "a\x00": false, "a\n": false, "a\u00a0b": false, "a\xff": false, "-": false, "__": false, ".": false,
+		"..": false, "\u00e4": false,
 	} {
 		err := ValidateName("namespace", name)
 		if good != (err == nil) {
@@ -23,7 +24,7 @@ func TestValidateName(t *testing.T) {
 
 func TestAddressValidateNamesTheBadPart(t *testing.T) {
 	for want, address := range map[string]Address{
-		"namespace": {"N", "c", "e"}, "component": {"n", "C", "e"}, "endpoint": {"n", "c", "E"},
+		"namespace": {"n/", "c", "e"}, "component": {"n", "c/", "e"}, "endpoint": {"n", "c", "e/"},
 	} {
 		if err := address.Validate(); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%+v: %v, want an error about the %s", address, err, want)
@@ -31,6 +32,20 @@ func TestAddressValidateNamesTheBadPart(t *testing.T) {
 	}
 	if err := (Address{"n", "c", "e"}).Validate(); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestNamesInTransports: the forms that the Rust sidecar was seen to write.
+func TestNamesInTransports(t *testing.T) {
+	for a, want := range map[Address][4]string{ // path, subject, service, endpoint in the service
+		{"dynamo", "backend", "generate"}: {"1a/dynamo/backend/generate", "dynamo_backend.generate-1a", "dynamo_backend", "dynamo_backend-generate-1a"},
+		{"TeamA", "Back.End", "Gen.X"}:    {"1a/TeamA/Back.End/Gen.X", "TeamA_Back.End.Gen.X-1a", "teama_back_end", "TeamA_Back_End-Gen_X-1a"},
+		{"n\u00fc", "c%d", "e*f"}:         {"1a/n\u00fc/c%25d/e*f", "n\u00fc_c%d.e*f-1a", "n__c_d", "n__c_d-e_f-1a"},
+		{"__x", "_y", "_z"}:               {"1a/__x/_y/_z", "__x__y._z-1a", "x__y", "__x__y-_z-1a"},
+	} {
+		if got := [4]string{a.Path(0x1a), a.Subject(0x1a), a.Service(), a.EndpointService(0x1a)}; got != want {
+			t.Errorf("%+v:\ngot  %q\nwant %q", a, got, want)
+		}
 	}
 }
 

@@ -132,11 +132,14 @@ type Hosting struct {
 	Endpoint  string
 }
 
-// move turns the file's local path into a URL of the worker.
+// move turns the file's local path into a URL of the worker. The names are those of the address and the model, in any script.
 func (h Hosting) move(slug string, file *checkedFile) HostedFile {
-	name := filepath.Base(file.Path)
-	prefix := "/v1/metadata/" + strings.Join([]string{h.Namespace, h.Component, h.Endpoint, slug, "_base"}, "/") + "/"
-	hosted := HostedFile{URLPath: prefix + name, Path: file.Path}
-	file.Path = strings.TrimSuffix(h.BaseURL, "/") + prefix + url.PathEscape(name)
+	path, escaped := "/v1/metadata", "/v1/metadata"
+	for _, segment := range []string{h.Namespace, h.Component, h.Endpoint, slug, "_base", filepath.Base(file.Path)} {
+		path += "/" + segment
+		escaped += "/" + url.PathEscape(segment)
+	}
+	hosted := HostedFile{URLPath: path, Path: file.Path}
+	file.Path = strings.TrimSuffix(h.BaseURL, "/") + escaped
 	return hosted
 }

@@ -70,8 +70,8 @@ func (m *Metrics) Bind(id Identity) {
 	m.bound = nil
 
 	worker := prometheus.Labels{"worker_id": strconv.FormatUint(id.WorkerID, 16)}
-	component := extend(worker, "dynamo_namespace", id.Namespace, "dynamo_component", id.Component)
-	endpoint := extend(component, "dynamo_endpoint", id.Endpoint)
+	component := extend(worker, "dynamo_namespace", labelled(id.Namespace), "dynamo_component", labelled(id.Component))
+	endpoint := extend(component, "dynamo_endpoint", labelled(id.Endpoint))
 	model := extend(endpoint, "model", id.ModelID, "model_name", id.Model)
 	for _, group := range []struct {
 		labels     prometheus.Labels

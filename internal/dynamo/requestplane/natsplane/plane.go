@@ -132,10 +132,9 @@ func (p *Plane) Attach(a discovery.Address, id uint64, h requestplane.Handler) (
 		p.services[name] = service
 	}
 	subject := a.Subject(id)
-	local := strings.TrimPrefix(subject, name+".")
 	e := &endpoint{plane: p, subject: subject, handler: h, log: p.log.With("subject", subject)}
-	err := service.AddGroup(name).AddEndpoint(a.Namespace+"_"+a.Component+"-"+local, micro.HandlerFunc(e.take),
-		micro.WithEndpointSubject(local), micro.WithEndpointPendingLimits(maxPending, maxPendingBytes))
+	err := service.AddEndpoint(a.EndpointService(id), micro.HandlerFunc(e.take),
+		micro.WithEndpointSubject(subject), micro.WithEndpointPendingLimits(maxPending, maxPendingBytes))
 	if err == nil {
 		err = p.conn.FlushTimeout(dialTimeout)
 	}
