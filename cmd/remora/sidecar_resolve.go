@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"math"
 	"path/filepath"
 	"strings"
 	"time"
@@ -95,13 +96,16 @@ func (t *tlsSettings) first() string {
 func (s *sidecarFlags) resolve(from flags.Sources, lookup func(string) (string, bool)) (sidecarConfig, error) {
 	address := discovery.Address{Namespace: s.suffixedNamespace(), Component: s.roleComponent(), Endpoint: s.endpoint}
 	if err := address.Validate(); err != nil {
-		return sidecarConfig{}, fmt.Errorf("set --namespace, --component and --endpoint to plain names: %w", err)
+		return sidecarConfig{}, fmt.Errorf("%w: see --namespace, --component, --endpoint and DYN_NAMESPACE_WORKER_SUFFIX", err)
 	}
 	card := cardConfig{
 		ChatTemplate: s.chatTemplate, ToolCallParser: s.toolCallParser, ReasoningParser: s.reasoningParser,
 		ExcludeToolsWhenChoiceNone: s.excludeTools,
 	}
-	engine := engineConfig{Endpoint: s.grpcEndpoint, Backend: s.engineTransport, Connections: s.grpcConnections}
+	engine := engineConfig{
+		Endpoint: s.grpcEndpoint, Backend: s.engineTransport, Connections: s.grpcConnections,
+		AttemptTimeout: wholeSeconds(s.attemptSecs), RetryInterval: wholeSeconds(s.retrySecs), StartupDeadline: wholeSeconds(s.startupSecs),
+	}
 	found, err := s.discoveryConfig(lookup)
 	if err != nil {
 		return sidecarConfig{}, err
@@ -112,16 +116,17 @@ func (s *sidecarFlags) resolve(from flags.Sources, lookup func(string) (string, 
 			return sidecarConfig{}, err
 		}
 	}
-	for _, step := range []error{
-		card.setTypes(s.endpointTypes),
-		wholeSeconds(&engine.AttemptTimeout, "--grpc-connect-attempt-timeout-secs", s.attemptSecs),
-		wholeSeconds(&engine.RetryInterval, "--grpc-retry-interval-secs", s.retrySecs),
-		wholeSeconds(&engine.StartupDeadline, "--grpc-startup-deadline-secs", s.startupSecs),
-		s.checkPaths(),
-	} {
-		if step != nil {
-			return sidecarConfig{}, step
-		}
+	if s.startupSecs > math.MaxInt64 { // the Rust sidecar's clock ends there
+		return sidecarConfig{}, refusal(fmt.Sprintf("--grpc-startup-deadline-secs %d is beyond the range of the clock: set at most %d", s.startupSecs, math.MaxInt64))
+	}
+	if err = card.setTypes(s.endpointTypes); err != nil && s.role != protocol.Prefill { // whose card does not say them
+		return sidecarConfig{}, err
+	}
+	if err = checkToolCallParser(s.toolCallParser); err != nil {
+		return sidecarConfig{}, err
+	}
+	if err = s.checkPaths(); err != nil {
+		return sidecarConfig{}, err
 	}
 	return sidecarConfig{
 		Role: s.role, Address: address, Device: deviceType(lookup), Card: card, Engine: engine,
@@ -184,14 +189,8 @@ func (c *cardConfig) setTypes(text string) error {
 	return nil
 }
 
-// wholeSeconds turns a number of seconds into a duration, if it fits one.
-func wholeSeconds(dst *time.Duration, name string, n uint64) error {
-	if n > maxSeconds {
-		return refusal(fmt.Sprintf("%s %d is beyond the range of the clock: set at most %d", name, n, maxSeconds))
-	}
-	*dst = time.Duration(n) * time.Second
-	return nil
-}
+// wholeSeconds turns a number of seconds into a duration. What no duration holds, 292 years and more, is the longest one.
+func wholeSeconds(n uint64) time.Duration { return time.Duration(min(n, maxSeconds)) * time.Second }
 
 func (s *sidecarFlags) checkPaths() error {
 	if s.healthPath == s.livePath || s.healthPath == "/metrics" || s.livePath == "/metrics" {

@@ -60,11 +60,13 @@ var settingCases = []struct {
 	{"discovery-backend", "DYN_DISCOVERY_BACKEND", "mem", func(c *sidecarConfig) { c.Discovery = discoveryConfig{Backend: discoverMemory} }},
 	{"discovery-backend", "DYN_DISCOVERY_BACKEND", "etcd", func(c *sidecarConfig) { c.Discovery = baseEtcd() }},
 	{"request-plane", "DYN_REQUEST_PLANE", "tcp", nil},
+	{"request-plane", "DYN_REQUEST_PLANE", "Tcp", nil},
 	{"request-plane", "DYN_REQUEST_PLANE", "nats", func(c *sidecarConfig) { c.RequestPlane.NATS = baseNATS() }},
 	{"response-plane", "DYN_RESPONSE_PLANE", "tcp", nil},
 	{"event-plane", "DYN_EVENT_PLANE", "zmq", nil},
 	{"event-plane", "DYN_EVENT_PLANE", "", nil},
 	{"namespace", "DYN_NAMESPACE", "other", func(c *sidecarConfig) { c.Address.Namespace = "other" }},
+	{"namespace", "DYN_NAMESPACE", "Team.A", func(c *sidecarConfig) { c.Address.Namespace = "Team.A" }},
 	{"component", "DYN_COMPONENT", "mine", func(c *sidecarConfig) { c.Address.Component = "mine" }},
 	{"endpoint", "DYN_ENDPOINT", "serve", func(c *sidecarConfig) { c.Address.Endpoint = "serve" }},
 	{"endpoint-types", "DYN_ENDPOINT_TYPES", " Chat,,", func(c *sidecarConfig) { c.Card.EndpointTypes = modelcard.Chat }},
@@ -82,6 +84,9 @@ var settingCases = []struct {
 	{"grpc-connect-attempt-timeout-secs", "DYN_SIDECAR_GRPC_CONNECT_ATTEMPT_TIMEOUT_SECS", "2", func(c *sidecarConfig) { c.Engine.AttemptTimeout = 2 * time.Second }},
 	{"grpc-retry-interval-secs", "DYN_SIDECAR_GRPC_RETRY_INTERVAL_SECS", "3", func(c *sidecarConfig) { c.Engine.RetryInterval = 3 * time.Second }},
 	{"grpc-startup-deadline-secs", "DYN_SIDECAR_GRPC_STARTUP_DEADLINE_SECS", "9223372036", func(c *sidecarConfig) { c.Engine.StartupDeadline = 9223372036 * time.Second }},
+	{"grpc-startup-deadline-secs", "DYN_SIDECAR_GRPC_STARTUP_DEADLINE_SECS", "9223372036854775807", func(c *sidecarConfig) { c.Engine.StartupDeadline = 9223372036 * time.Second }},
+	{"grpc-connect-attempt-timeout-secs", "DYN_SIDECAR_GRPC_CONNECT_ATTEMPT_TIMEOUT_SECS", "18446744073709551615", func(c *sidecarConfig) { c.Engine.AttemptTimeout = 9223372036 * time.Second }},
+	{"grpc-retry-interval-secs", "DYN_SIDECAR_GRPC_RETRY_INTERVAL_SECS", "9223372037", func(c *sidecarConfig) { c.Engine.RetryInterval = 9223372036 * time.Second }},
 	{"vllm-http-endpoint", "VLLM_HTTP_ENDPOINT", "http://h:8000/v1", nil},
 	{"drain-deadline", "REMORA_DRAIN_DEADLINE", "0.5", func(c *sidecarConfig) { c.Handoff.DrainDeadline = 500 * time.Millisecond }},
 	{"handoff-check", "REMORA_HANDOFF_CHECK", "shape", func(c *sidecarConfig) { c.Handoff.Check = translate.HandoffShape }},
@@ -182,6 +187,15 @@ func TestSidecarSettings(t *testing.T) {
 			check("over env --"+c.flag, args, environment{c.env: "-nonsense-"})
 		}
 		check(c.env, without(baseArgs, c.flag), environment{c.env: c.value})
+	}
+}
+
+// TestPrefillHasNoEndpointTypes: its card does not say them, so a word that is none of ours does no harm.
+func TestPrefillHasNoEndpointTypes(t *testing.T) {
+	for _, types := range []string{"embedding", "", "chat"} {
+		if _, err := parseSidecar(append([]string{"--disaggregation-mode=prefill", "--endpoint-types=" + types}, baseArgs...), environment{}.lookup); err != nil {
+			t.Errorf("%q: %v", types, err)
+		}
 	}
 }
 
@@ -312,16 +326,16 @@ var refusedCases = []struct {
 	{args: []string{"--grpc-connect-attempt-timeout-secs=0"}, code: 2, want: "minimum of 1"},
 	{args: []string{"--grpc-retry-interval-secs=0"}, code: 2, want: "minimum of 1"},
 	{args: []string{"--grpc-startup-deadline-secs=0"}, code: 2, want: "minimum of 1"},
-	{args: []string{"--grpc-startup-deadline-secs=18446744073709551615"}, code: 1, want: "beyond the range of the clock"},
-	{args: []string{"--grpc-retry-interval-secs=9223372037"}, code: 1, want: "--grpc-retry-interval-secs 9223372037 is beyond"},
-	{args: []string{"--grpc-connect-attempt-timeout-secs=9223372037"}, code: 1, want: "beyond the range"},
+	{args: []string{"--grpc-startup-deadline-secs=9223372036854775808"}, code: 1, want: "beyond the range of the clock: set at most 9223372036854775807"},
 	{args: []string{"--disaggregation-mode=both"}, code: 2, want: "[possible values: agg, prefill, decode, encode]"},
 	{args: []string{"--exclude-tools-when-tool-choice-none=1"}, code: 2, want: "[possible values: true, false]"},
 	{args: []string{"--endpoint-types=chat,embedding"}, code: 1, want: "set chat, completions or both"},
 	{args: []string{"--endpoint-types=prefill"}, code: 1, want: "\"prefill\""},
+	{args: []string{"--dyn-tool-call-parser=Hermes"}, code: 1, want: `--dyn-tool-call-parser "Hermes" is not supported: set one of deepseek-v4, `},
+	{args: []string{"--custom-jinja-template="}, code: 2, want: "a value is required for '--custom-jinja-template <CUSTOM_JINJA_TEMPLATE>' but none was supplied"},
 	{args: []string{"--endpoint-types=,"}, code: 1, want: "--endpoint-types is empty"},
 	{args: []string{"--namespace="}, code: 1, want: "namespace"},
-	{args: []string{"--namespace=A.B"}, code: 1, want: "namespace"},
+	{args: []string{"--namespace= a"}, code: 1, want: "the namespace \" a\" has ' '; no blank, slash or control character is allowed: see --namespace, --component, --endpoint and DYN_NAMESPACE_WORKER_SUFFIX"},
 	{args: []string{"--component=a/b"}, code: 1, want: "component"},
 	{args: []string{"--endpoint=a b"}, code: 1, want: "endpoint"},
 	{args: []string{"--drain-deadline=0"}, code: 2, want: "at least"},
