@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
+	"syscall"
 
 	"remora/cmd/remora/internal/flags"
 )
@@ -83,16 +85,16 @@ func conclude(sys system, c command, err error) int {
 
 // help prints the overview, or the help of the command that is named.
 func help(sys system) int {
-	if len(sys.args) == 0 {
+	if len(sys.args) > 1 {
+		return complain(sys, unknown(sys.args[1]))
+	}
+	if len(sys.args) == 0 || slices.Contains([]string{"help", "-h", "--help"}, sys.args[0]) {
 		return say(sys, overview())
 	}
 	for _, c := range commands() {
 		if c.name == sys.args[0] {
 			return say(sys, c.table().Help())
 		}
-	}
-	if sys.args[0] == "help" {
-		return say(sys, overview())
 	}
 	return complain(sys, unknown(sys.args[0]))
 }
@@ -115,7 +117,10 @@ func unknown(word string) string {
 
 // say prints what was asked for. A closed pipe is the reader's business.
 func say(sys system, text string) int {
-	_, _ = io.WriteString(sys.stdout, text)
+	if _, err := io.WriteString(sys.stdout, text); err != nil && !errors.Is(err, syscall.EPIPE) {
+		fmt.Fprintf(sys.stderr, "remora: can't write the answer: %v\n", err)
+		return exitFailed
+	}
 	return exitOK
 }
 

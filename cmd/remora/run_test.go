@@ -21,7 +21,13 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the golden help texts")
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// TestMain is main itself where a test runs this binary as the program; see process_test.go.
+func TestMain(m *testing.M) {
+	if os.Getenv(asProgram) != "" {
+		main()
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // outcome is what a run of the program leaves.
 type outcome struct {
@@ -69,7 +75,7 @@ func TestHelpTexts(t *testing.T) {
 
 func TestHelpIsTheSameEverywhere(t *testing.T) {
 	overview := runWith(nil, "--help").stdout
-	for _, args := range [][]string{{"-h"}, {"help"}, {"help", "help"}} {
+	for _, args := range [][]string{{"-h"}, {"help"}, {"help", "help"}, {"help", "--help"}} {
 		if got := runWith(nil, args...); got.code != exitOK || got.stdout != overview {
 			t.Errorf("%v: code %d", args, got.code)
 		}
@@ -97,6 +103,7 @@ func TestExitCodes(t *testing.T) {
 		"no command":              {code: 2, last: "Each command explains its flags with --help."},
 		"unknown command":         {args: []string{"serve"}, code: 2, last: "Each command explains its flags with --help."},
 		"unknown help topic":      {args: []string{"help", "serve"}, code: 2, last: "Each command explains its flags with --help."},
+		"help, more":              {args: []string{"help", "sidecar", "more"}, code: 2, last: "Each command explains its flags with --help."},
 		"unknown flag of remora":  {args: []string{"--bogus"}, code: 2, last: "Each command explains its flags with --help."},
 		"sidecar without flags":   {args: []string{"sidecar"}, code: 2, last: "For more information, try 'remora sidecar --help'."},
 		"sidecar, unknown flag":   {args: []string{"sidecar", "--bogus"}, code: 2, last: "For more information, try 'remora sidecar --help'."},

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 
@@ -177,15 +178,98 @@ func TestSidecarStartFails(t *testing.T) {
 	}
 }
 
-// TestSidecarStops: a stop while the engine is still awaited ends with code 0, quickly; so does one afterwards.
-func TestSidecarStops(t *testing.T) {
-	for _, absent := range []bool{true, false} {
-		t.Run(fmt.Sprintf("engine absent=%v", absent), func(t *testing.T) {
-			g := newGround(t)
-			if absent {
-				g.engine.SetHealth(vllmtest.ControlService, healthpb.HealthCheckResponse_NOT_SERVING)
+// records are the files in a bucket of the discovery, which may be a pattern.
+func (g *ground) records(bucket string) []string {
+	g.t.Helper()
+	found, err := filepath.Glob(filepath.Join(g.kv, "v1", bucket, "*"))
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	return found
+}
+
+// silent listens and says nothing; reached is closed when somebody has connected.
+func silent(t *testing.T, reached chan<- struct{}) (address string) {
+	t.Helper()
+	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		var once sync.Once
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
 			}
-			g.args = append(g.args, "--grpc-startup-deadline-secs=600")
+			defer conn.Close() //nolint:revive,gocritic // until the end of the test
+			once.Do(func() { close(reached) })
+		}
+	}()
+	t.Cleanup(func() { _ = l.Close(); <-done })
+	return l.Addr().String()
+}
+
+// hold lets the engine's n-th answer to a method wait for whoever asked to give up.
+func (g *ground) hold(method string, n int32, reached chan<- struct{}) {
+	var asked atomic.Int32
+	g.engine.Set(func(b *vllmtest.Behaviour) {
+		b.Control = func(ctx context.Context, m string) error {
+			if m == method && asked.Add(1) == n {
+				close(reached)
+				<-ctx.Done()
+			}
+			return ctx.Err()
+		}
+	})
+}
+
+// TestSidecarStops: whenever in its start the sidecar is told to stop, it ends with code 0 and leaves nothing behind. No deadline
+// of the start helps it: they are all longer than the test may take.
+func TestSidecarStops(t *testing.T) {
+	for name, prepare := range map[string]func(g *ground, reached chan<- struct{}) (line string){
+		"etcd is silent": func(g *ground, reached chan<- struct{}) string {
+			g.args = append(g.args, "--discovery-backend=etcd")
+			g.env["ETCD_ENDPOINTS"], g.env["ETCD_STARTUP_CONNECT_TIMEOUT_SECONDS"] = "http://"+silent(g.t, reached), "600"
+			return ""
+		},
+		"etcd is absent": func(g *ground, reached chan<- struct{}) string {
+			g.args = append(g.args, "--discovery-backend=etcd")
+			g.env["ETCD_ENDPOINTS"], g.env["ETCD_STARTUP_CONNECT_TIMEOUT_SECONDS"] = "http://127.0.0.1:1", "600"
+			close(reached)
+			return ""
+		},
+		"NATS is silent": func(g *ground, reached chan<- struct{}) string {
+			g.args = append(g.args, "--request-plane=nats")
+			g.env["NATS_SERVER"], g.env["NATS_STARTUP_CONNECT_TIMEOUT_SECONDS"] = "nats://"+silent(g.t, reached), "600"
+			return ""
+		},
+		"the engine is silent": func(g *ground, reached chan<- struct{}) string { g.reach(silent(g.t, reached)); return "" },
+		"the engine is absent": func(g *ground, _ chan<- struct{}) string { g.reach("127.0.0.1:1"); return "waiting for the engine" },
+		"the engine does not serve": func(g *ground, _ chan<- struct{}) string {
+			g.engine.SetHealth(vllmtest.ControlService, healthpb.HealthCheckResponse_NOT_SERVING)
+			return "waiting for the engine"
+		},
+		"inference does not serve": func(g *ground, _ chan<- struct{}) string {
+			g.engine.SetHealth(vllmtest.InferenceService, healthpb.HealthCheckResponse_NOT_SERVING)
+			return "waiting for the engine"
+		},
+		"the model's description":        func(g *ground, reached chan<- struct{}) string { g.hold("GetModelInfo", 1, reached); return "" },
+		"the server's description":       func(g *ground, reached chan<- struct{}) string { g.hold("GetServerInfo", 1, reached); return "" },
+		"the second look at the model":   func(g *ground, reached chan<- struct{}) string { g.hold("GetModelInfo", 2, reached); return "" },
+		"the second look at the server":  func(g *ground, reached chan<- struct{}) string { g.hold("GetServerInfo", 2, reached); return "" },
+		"the sources of the cache":       func(g *ground, reached chan<- struct{}) string { g.hold("GetKvEventSources", 1, reached); return "" },
+		"the engine has been found":      func(*ground, chan<- struct{}) string { return "engine ready" },
+		"registered":                     func(*ground, chan<- struct{}) string { return "worker registered" },
+		"stopped before anything begins": func(_ *ground, reached chan<- struct{}) string { close(reached); return "" },
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := newGround(t)
+			reached := make(chan struct{})
+			line := prepare(g, reached)
+			g.args = append(g.args, "--grpc-startup-deadline-secs=600", "--grpc-connect-attempt-timeout-secs=600", "--grpc-retry-interval-secs=600")
 			stop, stopNow := context.WithCancel(t.Context())
 			defer stopNow()
 			logs := make(announced, 64)
@@ -194,17 +278,26 @@ func TestSidecarStops(t *testing.T) {
 				defer close(logs)
 				code <- run(stop, t.Context(), system{args: withoutTwice(g.args), lookup: g.env.lookup, stdout: logs, stderr: logs})
 			}()
-			for line := range logs {
-				if absent && strings.Contains(line, "waiting for the engine") || strings.Contains(line, "worker registered") {
+			for open := true; open; {
+				var text string
+				select {
+				case text, open = <-logs:
+					if line != "" && strings.Contains(text, line) {
+						stopNow()
+					}
+				case <-reached:
 					stopNow()
+					reached = nil
 				}
+			}
+			if stop.Err() == nil {
+				t.Fatal("ended before the moment")
 			}
 			if got := <-code; got != exitOK {
 				t.Errorf("code %d", got)
 			}
-			records, err := filepath.Glob(filepath.Join(g.kv, "v1", "*", "*"))
-			if err != nil || len(records) > 0 {
-				t.Errorf("left in discovery: %v %v", records, err)
+			if left := g.records("*"); len(left) > 0 {
+				t.Errorf("left in discovery: %v", left)
 			}
 		})
 	}

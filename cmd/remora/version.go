@@ -17,7 +17,9 @@ func version(_, _ context.Context, sys system) error {
 	if !ok {
 		return refusal("this binary carries no build information")
 	}
-	fmt.Fprintln(sys.stdout, describeBuild(info))
+	if _, err := fmt.Fprintln(sys.stdout, describeBuild(info)); err != nil {
+		return fmt.Errorf("can't write the answer: %w", err)
+	}
 	return nil
 }
 

@@ -1,0 +1,112 @@
+package main
+
+import (
+	"bufio"
+	"errors"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+
+	"remora/internal/vllm/vllmtest"
+)
+
+// asProgram makes the test binary the program: for what only a process of its own shows.
+const asProgram = "REMORA_TEST_AS_PROGRAM"
+
+// program is the program with these arguments, and nothing of our environment.
+func program(t *testing.T, env environment, args ...string) *exec.Cmd {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), self, args...)
+	cmd.Env = []string{asProgram + "=1", "TMPDIR=" + t.TempDir()}
+	for name, value := range env {
+		cmd.Env = append(cmd.Env, name+"="+value)
+	}
+	return cmd
+}
+
+// exit is the exit code, or the signal that ended the program as a negative number.
+func exit(t *testing.T, err error) int {
+	t.Helper()
+	var failed *exec.ExitError
+	switch {
+	case err == nil:
+		return 0
+	case !errors.As(err, &failed):
+		t.Fatal(err)
+	}
+	if status, ok := failed.Sys().(syscall.WaitStatus); ok && status.Signaled() {
+		return -int(status.Signal())
+	}
+	return failed.ExitCode()
+}
+
+// TestFullDisk: an answer that could not be written is no success.
+func TestFullDisk(t *testing.T) {
+	for _, args := range [][]string{{"--help"}, {"help", "sidecar"}, {"sidecar", "--help"}, {"version"}} {
+		full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
+		if err != nil {
+			t.Skip("no /dev/full here")
+		}
+		cmd := program(t, nil, args...)
+		var stderr strings.Builder
+		cmd.Stdout, cmd.Stderr = full, &stderr
+		if code := exit(t, cmd.Run()); code != exitFailed || !strings.Contains(stderr.String(), "can't write the answer") || strings.Count(stderr.String(), "\n") != 1 {
+			t.Errorf("%v: code %d, %q", args, code, &stderr)
+		}
+		if err = full.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestReaderOfTheLogGoes: the pipe that the log goes to breaks, and the worker goes on until it is told to stop.
+func TestReaderOfTheLogGoes(t *testing.T) {
+	g := newGround(t)
+	g.engine.SetHealth(vllmtest.ControlService, healthpb.HealthCheckResponse_NOT_SERVING)
+	g.args = append(g.args, "--grpc-startup-deadline-secs=600")
+	log, theirs, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := program(t, g.env, withoutTwice(g.args)...)
+	cmd.Stderr = theirs
+	if err = errors.Join(cmd.Start(), theirs.Close()); err != nil {
+		t.Fatal(err)
+	}
+	lines := bufio.NewScanner(log)
+	for lines.Scan() && !strings.Contains(lines.Text(), "waiting for the engine") {
+	}
+	if err = log.Close(); err != nil {
+		t.Fatal(err)
+	}
+	g.engine.SetHealth(vllmtest.ControlService, healthpb.HealthCheckResponse_SERVING) // it has more to say from here on
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	look := time.NewTicker(10 * time.Millisecond)
+	defer look.Stop()
+	for len(g.records("instances")) == 0 {
+		select {
+		case <-look.C:
+		case err = <-ended:
+			t.Fatalf("ended with code %d", exit(t, err))
+		}
+	}
+	if err = cmd.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	if code := exit(t, <-ended); code != exitOK {
+		t.Errorf("code %d", code)
+	}
+	if left := g.records("*"); len(left) > 0 {
+		t.Errorf("left in discovery: %v", left)
+	}
+}
