@@ -41,6 +41,7 @@ type cardConfig struct {
 	ToolCallParser             string                  // name of the frontend's parser; empty: none
 	ReasoningParser            string                  // likewise
 	ExcludeToolsWhenChoiceNone bool
+	StableRoutingID            string // a name of the worker for routers; empty: none
 }
 
 // engineConfig is how the engine is reached.

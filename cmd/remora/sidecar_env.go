@@ -18,8 +18,9 @@ func (s *sidecarFlags) runtimeVariables() []flags.Variable {
 			Help: "Folder of the file discovery, shared with the frontend. Without it, dynamo_store_kv in the folder for temporary files."},
 		{Name: "DYN_NAMESPACE_WORKER_SUFFIX", Value: flags.Text(&s.namespaceSuffix),
 			Help: "Appended to the namespace behind a dash, unless it is there already."},
+		{Name: "DYN_STABLE_ROUTING_ID", Value: flags.Text(&s.stableRoutingID), Help: "A name of the worker that outlives its process; published for routers."},
 		{Name: "DYN_TCP_RPC_HOST", Value: address(&s.rpcHost),
-			Help: "IP address to listen on for requests and to advertise. Without it, the host's own address."},
+			Help: "IP address to listen on for requests and to advertise, or a network interface that has it. Without it, the host's own address."},
 		{Name: "DYN_TCP_RPC_PORT", Default: "0", Value: port(&s.rpcPort), Help: "Port to listen on for requests; 0 takes any."},
 		{Name: "DYN_REQUEST_PLANE_CODEC", Default: "msgpack", Help: "The encoding of requests that the worker asks for.", Value: flags.OneOf(&s.codec,
 			flags.Choice[protocol.Codec]{Word: "msgpack", Value: protocol.MsgPack}, flags.Choice[protocol.Codec]{Word: "json", Value: protocol.JSON})},
@@ -51,6 +52,7 @@ func (s *sidecarFlags) unsupportedVariables() []flags.Variable {
 	return []flags.Variable{
 		{Name: "DYN_ZMQ_BROKER_URL", Value: flags.Text(&s.zmqBroker), Help: "A broker for events; refused."},
 		{Name: "DYN_ZMQ_BROKER_ENABLED", Default: "false", Value: flags.Truthy(&s.zmqBrokerOn), Help: "Likewise, when true."},
+		{Name: "DYN_TOPOLOGY_ENABLED", Default: "false", Value: flags.Truthy(&s.topology), Help: "Pairs of prefill and decode by topology; refused when true."},
 		{Name: "DYN_LORA_ENABLED", Default: "false", Value: flags.Truthy(&s.lora), Help: "LoRA adapters; refused when true."},
 		{Name: "DYN_TCP_TLS_CERT_PATH", Value: flags.Text(&s.tls.cert), Help: "TLS on the request plane; refused."},
 		{Name: "DYN_TCP_TLS_KEY_PATH", Value: flags.Text(&s.tls.key), Help: "Likewise."},
@@ -64,10 +66,10 @@ func (s *sidecarFlags) unsupportedVariables() []flags.Variable {
 }
 
 // systemPort takes a number of 16 bits with a sign, as the Rust runtime does: ports above 32767 cannot be set. Negative
-// numbers are stored as -1.
+// numbers are stored as -1, and blanks around the number do no harm.
 func systemPort(dst *int) flags.Value {
 	return flags.Func(func(text string) error {
-		n, err := strconv.ParseInt(text, 10, 16)
+		n, err := strconv.ParseInt(strings.TrimSpace(text), 10, 16)
 		if err != nil {
 			return errors.New("not a whole number from -32768 to 32767")
 		}

@@ -34,6 +34,7 @@ type sidecarFlags struct {
 	lease                     time.Duration
 	releaseDeclined           bool
 	namespaceSuffix, fileRoot string
+	stableRoutingID           string
 
 	rpcHost                             netip.Addr
 	rpcPort                             uint16
@@ -49,6 +50,7 @@ type sidecarFlags struct {
 	nats natsSettings
 
 	lora, healthCheck, zmqBrokerOn bool
+	topology                       bool
 	healthPayload, zmqBroker       string
 	tls                            tlsSettings
 

@@ -52,6 +52,7 @@ func (s *sidecarFlags) refuse(from flags.Sources) error {
 		{s.routeToEncoder, "--route-to-encoder is not supported yet: leave it out, or set DYN_ROUTE_TO_ENCODER=false"},
 		{s.enableRL, "--enable-rl is not supported yet: leave it out, or set DYN_ENABLE_RL=false"},
 		{from["vllm-rl-world-size"] != 0, "--vllm-rl-world-size is not supported yet: leave it out and unset DYN_VLLM_RL_WORLD_SIZE"},
+		{s.topology, "pairing by topology is not supported yet: unset DYN_TOPOLOGY_ENABLED or set it to false"},
 		{s.lora, "LoRA adapters are not supported yet: unset DYN_LORA_ENABLED or set it to false"},
 		{s.tls.first() != "", refusal("TLS on the request plane is not supported yet: unset " + s.tls.first())},
 	} {
@@ -100,7 +101,7 @@ func (s *sidecarFlags) resolve(from flags.Sources, lookup func(string) (string, 
 	}
 	card := cardConfig{
 		ChatTemplate: s.chatTemplate, ToolCallParser: s.toolCallParser, ReasoningParser: s.reasoningParser,
-		ExcludeToolsWhenChoiceNone: s.excludeTools,
+		ExcludeToolsWhenChoiceNone: s.excludeTools, StableRoutingID: s.stableRoutingID,
 	}
 	engine := engineConfig{
 		Endpoint: s.grpcEndpoint, Backend: s.engineTransport, Connections: s.grpcConnections,

@@ -37,8 +37,8 @@ func runSidecar(stop, cut context.Context, c sidecarConfig, logger *slog.Logger)
 		Port:            c.RequestPlane.Port, MaxMessage: c.RequestPlane.MaxMessageSize,
 		StartReady: c.System.StartReady, HealthPath: c.System.HealthPath, LivePath: c.System.LivePath, SelfHost: c.System.SelfHostMetadata,
 		ChatTemplate: c.Card.ChatTemplate, ToolCallParser: c.Card.ToolCallParser, ReasoningParser: c.Card.ReasoningParser,
-		ExcludeToolsWhenChoiceNone: c.Card.ExcludeToolsWhenChoiceNone,
-		HandoffCheck:               c.Handoff.Check, DrainDeadline: c.Handoff.DrainDeadline,
+		ExcludeToolsWhenChoiceNone: c.Card.ExcludeToolsWhenChoiceNone, StableRoutingID: c.Card.StableRoutingID,
+		HandoffCheck: c.Handoff.Check, DrainDeadline: c.Handoff.DrainDeadline,
 		Policy: c.Handoff.Policy, Lease: c.Handoff.Lease, ReleaseDeclined: c.Handoff.ReleaseDeclined,
 		GracePeriod: c.Shutdown.Grace, ShutdownTimeout: c.shutdownTimeout(), Log: log,
 	}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"errors"
+	"net"
 	"net/netip"
 	"reflect"
 	"strings"
@@ -101,6 +102,7 @@ var settingCases = []struct {
 	{"", "DYN_FILE_KV", "/kv", func(c *sidecarConfig) { c.Discovery.FileRoot = "/kv" }},
 	{"", "TMPDIR", "/var/t", func(c *sidecarConfig) { c.Discovery.FileRoot = "/var/t/dynamo_store_kv" }},
 	{"", "DYN_NAMESPACE_WORKER_SUFFIX", "v2", func(c *sidecarConfig) { c.Address.Namespace = "dynamo-v2" }},
+	{"", "DYN_STABLE_ROUTING_ID", "pod-3", func(c *sidecarConfig) { c.Card.StableRoutingID = "pod-3" }},
 	{"", "DYN_TCP_RPC_HOST", "10.0.0.1", func(c *sidecarConfig) { c.RequestPlane.Host = netip.MustParseAddr("10.0.0.1") }},
 	{"", "DYN_TCP_RPC_HOST", "[::1]", func(c *sidecarConfig) { c.RequestPlane.Host = netip.MustParseAddr("::1") }},
 	{"", "DYN_TCP_RPC_PORT", "9999", func(c *sidecarConfig) { c.RequestPlane.Port = 9999 }},
@@ -115,6 +117,9 @@ var settingCases = []struct {
 	}},
 	{"", "DYN_SYSTEM_PORT", "0", func(c *sidecarConfig) {
 		c.System.Enabled, c.System.SelfHostMetadata, c.Notices = true, true, nil
+	}},
+	{"", "DYN_SYSTEM_PORT", " 8081 ", func(c *sidecarConfig) {
+		c.System.Enabled, c.System.Port, c.System.SelfHostMetadata, c.Notices = true, 8081, true, nil
 	}},
 	{"", "DYN_SYSTEM_PORT", "-7", nil},
 	{"", "DYN_SYSTEM_PORT", "", nil},
@@ -195,6 +200,23 @@ func TestPrefillHasNoEndpointTypes(t *testing.T) {
 	for _, types := range []string{"embedding", "", "chat"} {
 		if _, err := parseSidecar(append([]string{"--disaggregation-mode=prefill", "--endpoint-types=" + types}, baseArgs...), environment{}.lookup); err != nil {
 			t.Errorf("%q: %v", types, err)
+		}
+	}
+}
+
+// TestInterfaceAsHost: the Rust sidecar takes the name of an interface, too.
+func TestInterfaceAsHost(t *testing.T) {
+	all, err := net.Interfaces()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, i := range all {
+		if i.Flags&net.FlagLoopback == 0 || i.Flags&net.FlagUp == 0 {
+			continue
+		}
+		got, err := parseSidecar(baseArgs, environment{"DYN_TCP_RPC_HOST": i.Name}.lookup)
+		if err != nil || !got.RequestPlane.Host.IsLoopback() {
+			t.Errorf("%s: %v, %v", i.Name, got.RequestPlane.Host, err)
 		}
 	}
 }
@@ -345,6 +367,7 @@ var refusedCases = []struct {
 	{args: []string{"--cancel-policy=abort"}, code: 2, want: "[possible values: drain, release]"},
 	{args: []string{"--kv-lease=0"}, code: 2, want: "at least"},
 	{args: []string{"--handoff-check=none"}, code: 2, want: "[possible values: strict, shape, off]"},
+	{env: environment{"DYN_TOPOLOGY_ENABLED": "1"}, code: 1, want: "unset DYN_TOPOLOGY_ENABLED or set it to false"},
 	{env: environment{"DYN_LORA_ENABLED": "1"}, code: 1, want: "LoRA adapters are not supported yet"},
 	{env: environment{"DYN_LORA_ENABLED": "perhaps"}, code: 1, want: "invalid value 'perhaps' for DYN_LORA_ENABLED"},
 	{env: environment{"DYN_TCP_TLS_CERT_PATH": "/c"}, code: 1, want: "unset DYN_TCP_TLS_CERT_PATH"},
@@ -355,7 +378,7 @@ var refusedCases = []struct {
 	{env: environment{"DYN_TCP_TLS_CLIENT_CA_CERT_PATH": "/k"}, code: 1, want: "unset DYN_TCP_TLS_CLIENT_CA_CERT_PATH"},
 	{env: environment{"DYN_TCP_TLS_SERVER_NAME": "n"}, code: 1, want: "unset DYN_TCP_TLS_SERVER_NAME"},
 	{env: environment{"DYN_TCP_TLS_INSECURE": "true"}, code: 1, want: "unset DYN_TCP_TLS_INSECURE"},
-	{env: environment{"DYN_TCP_RPC_HOST": "localhost"}, code: 1, want: "DYN_TCP_RPC_HOST: not an IP address"},
+	{env: environment{"DYN_TCP_RPC_HOST": "localhost"}, code: 1, want: "DYN_TCP_RPC_HOST: neither an IP address nor a network interface that has one"},
 	{env: environment{"DYN_TCP_RPC_PORT": "65536"}, code: 1, want: "DYN_TCP_RPC_PORT"},
 	{env: environment{"DYN_REQUEST_PLANE_CODEC": "cbor"}, code: 1, want: "the possible values are msgpack, json"},
 	{env: environment{"DYN_TCP_MAX_MESSAGE_SIZE": "0"}, code: 1, want: "DYN_TCP_MAX_MESSAGE_SIZE"},

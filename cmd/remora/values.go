@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"net"
 	"net/netip"
 	"strconv"
 	"strings"
@@ -71,7 +72,7 @@ func duration(dst *time.Duration) flags.Value {
 // port takes a TCP port; 0 lets the system choose.
 func port(dst *uint16) flags.Value { return flags.Number(dst, 0, math.MaxUint16) }
 
-// address takes an IP address, IPv6 with or without brackets.
+// address takes an IP address, IPv6 with or without brackets, or the name of a network interface, which stands for its address.
 func address(dst *netip.Addr) flags.Value {
 	return flags.Func(func(text string) error {
 		bare := text
@@ -80,7 +81,9 @@ func address(dst *netip.Addr) flags.Value {
 		}
 		a, err := netip.ParseAddr(bare)
 		if err != nil {
-			return errors.New("not an IP address; a host name will not do, because it is advertised as it is")
+			if a = interfaceAddress(text); !a.IsValid() {
+				return errors.New("neither an IP address nor a network interface that has one; a host name will not do, because frontends take addresses only")
+			}
 		}
 		*dst = a
 		return nil
@@ -100,6 +103,29 @@ func host(dst *string) flags.Value {
 		*dst = text
 		return nil
 	})
+}
+
+// interfaceAddress is the address of a network interface, IPv4 first; invalid if there is none of that name or it has none.
+func interfaceAddress(name string) (found netip.Addr) {
+	i, err := net.InterfaceByName(name)
+	if err != nil {
+		return netip.Addr{}
+	}
+	all, err := i.Addrs()
+	if err != nil {
+		return netip.Addr{}
+	}
+	for _, a := range all {
+		p, err := netip.ParsePrefix(a.String())
+		switch {
+		case err != nil || p.Addr().IsLinkLocalUnicast():
+		case p.Addr().Is4():
+			return p.Addr()
+		case !found.IsValid():
+			found = p.Addr()
+		}
+	}
+	return found
 }
 
 // path takes the path of a URL.

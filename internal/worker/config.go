@@ -67,6 +67,7 @@ type Config struct {
 	ToolCallParser             string // "": none
 	ReasoningParser            string // "": none
 	ExcludeToolsWhenChoiceNone bool
+	StableRoutingID            string // published as it is; "": none
 	HandoffCheck               translate.HandoffCheck
 	DrainDeadline              time.Duration // M3; 0: 30 s
 	// Policy is how a cancelled decode lets go of its hand-off. Release needs an engine from 0.32 on.

@@ -9,13 +9,17 @@ import (
 	"strconv"
 )
 
-// systemURL is where frontends reach the status server.
+// systemURL is where frontends reach the status server: at the address that it was bound to, unless that stands for all.
 func (w *worker) systemURL() (string, error) {
-	_, port, err := net.SplitHostPort(w.cfg.System.Addr().String())
+	addr, err := netip.ParseAddrPort(w.cfg.System.Addr().String())
 	if err != nil {
 		return "", fmt.Errorf("address of the status server: %w", err)
 	}
-	return "http://" + net.JoinHostPort(w.publicHost(), port), nil
+	host := addr.Addr().String()
+	if addr.Addr().IsUnspecified() {
+		host = w.publicHost()
+	}
+	return "http://" + net.JoinHostPort(host, strconv.Itoa(int(addr.Port()))), nil
 }
 
 func (w *worker) host() string {

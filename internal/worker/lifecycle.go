@@ -191,7 +191,7 @@ func (w *worker) card(found vllm.Discovery) (modelcard.Card, error) {
 		},
 		Role: w.cfg.Role, EndpointTypes: w.cfg.EndpointTypes, CustomTemplate: w.cfg.ChatTemplate,
 		ToolCallParser: w.cfg.ToolCallParser, ReasoningParser: w.cfg.ReasoningParser,
-		ExcludeToolsWhenToolChoiceNone: w.cfg.ExcludeToolsWhenChoiceNone,
+		ExcludeToolsWhenToolChoiceNone: w.cfg.ExcludeToolsWhenChoiceNone, StableRoutingID: w.cfg.StableRoutingID,
 	}
 	if found.SupportsLoRA {
 		cfg.Engine.MaxLoras = found.MaxLoRAs

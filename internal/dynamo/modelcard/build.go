@@ -46,6 +46,7 @@ type Config struct {
 	ToolCallParser                 string        // empty: none
 	ReasoningParser                string        // empty: none
 	ExcludeToolsWhenToolChoiceNone bool
+	StableRoutingID                string   // a name of the worker that outlives its instance id; empty: none
 	Hosting                        *Hosting // nil: the card names local paths, and frontends must have the same
 }
 
@@ -135,6 +136,7 @@ func (b *builder) describe() {
 			DPSize:                 max(e.DataParallelSize, 1),
 			EnableLocalIndexer:     b.Role != protocol.Encode,
 			RuntimeData:            map[string]bool{"lora_requires_registration": true, "vllm_inference_v1_generate": true},
+			StableRoutingID:        b.StableRoutingID,
 			MaxGPULoraCount:        e.MaxLoras,
 		},
 	}

@@ -371,17 +371,31 @@ func TestFilesBehindLinks(t *testing.T) {
 	checkHosted(t, card)
 }
 
+func TestStableRoutingID(t *testing.T) {
+	for id, want := range map[string]bool{"": false, "pod-3": true} {
+		config := configFor(t, plain)
+		config.StableRoutingID = id
+		card, err := Build(config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Contains(string(card.JSON()), `"stable_routing_id":"pod-3"`); got != want || strings.Contains(string(card.JSON()), `"stable_routing_id"`) != want {
+			t.Errorf("%q: %s", id, card.JSON())
+		}
+	}
+}
+
 func TestHostedNamesAreEscaped(t *testing.T) {
 	config := configFor(t, with("odd name?#%.txt", "x"))
-	config.Hosting = &Hosting{BaseURL: "http://127.0.0.1:9090", Namespace: "n", Component: "c", Endpoint: "e"}
+	config.Hosting = &Hosting{BaseURL: "http://127.0.0.1:9090", Namespace: "n.\u00fc", Component: "c%d", Endpoint: "E"}
 	card, err := Build(config)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !strings.Contains(string(card.JSON()), `/_base/odd%20name%3F%23%25.txt"`) {
+	if !strings.Contains(string(card.JSON()), `/v1/metadata/n.%C3%BC/c%25d/E/m/_base/odd%20name%3F%23%25.txt"`) {
 		t.Errorf("%s", card.JSON())
 	}
-	if got := card.Files[len(card.Files)-1].URLPath; got != "/v1/metadata/n/c/e/m/_base/odd name?#%.txt" {
+	if got := card.Files[len(card.Files)-1].URLPath; got != "/v1/metadata/n.\u00fc/c%d/E/m/_base/odd name?#%.txt" {
 		t.Error(got)
 	}
 }

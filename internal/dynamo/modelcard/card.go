@@ -72,6 +72,7 @@ type runtimeConfig struct {
 	EnableLocalIndexer     bool            `json:"enable_local_indexer"`
 	RuntimeData            map[string]bool `json:"runtime_data"`
 	EnableEagle            bool            `json:"enable_eagle"`
+	StableRoutingID        string          `json:"stable_routing_id,omitempty"`
 	MaxGPULoraCount        uint32          `json:"max_gpu_lora_count,omitempty"`
 }
 
