@@ -73,9 +73,7 @@ func (f *fetcher) wait() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, p := range f.peers {
-		for _, conn := range p.idle {
-			conn.Close()
-		}
+		p.hangUp()
 	}
 	clear(f.peers)
 }
@@ -143,8 +141,8 @@ func (f *fetcher) tell(src core.Source, kind byte, note any) {
 	}
 }
 
-// with runs an exchange on a connection to the engine. After an error the engine is forgotten: the next contact is a first one.
-// That the other engine has refused something is no such error.
+// with runs an exchange on a connection to the engine. An engine that is lost stays known: whoever wants it again fails at once,
+// and not after the time that a first contact takes.
 func (f *fetcher) with(src core.Source, exchange func(net.Conn) error) error {
 	conn, err := f.connect(src)
 	if err != nil {
@@ -154,7 +152,7 @@ func (f *fetcher) with(src core.Source, exchange func(net.Conn) error) error {
 	err = exchange(conn)
 	if !stop() || err != nil && !errors.Is(err, errPeer) {
 		conn.Close()
-		f.forget(src.EngineID)
+		f.hangUp(src.EngineID)
 		return err
 	}
 	f.keep(src.EngineID, conn)
@@ -177,11 +175,7 @@ func (f *fetcher) connect(src core.Source) (net.Conn, error) {
 	f.mu.Unlock()
 	ctx, cancel := context.WithTimeout(f.ctx, f.cfg.HandshakeTimeout)
 	defer cancel()
-	conn, err := f.handshake(ctx, p.addr, src.EngineID)
-	if err != nil {
-		f.forget(src.EngineID)
-	}
-	return conn, err
+	return f.handshake(ctx, p.addr, src.EngineID)
 }
 
 // meet makes a first contact, or waits for the one that is under way and shares its failure. It is called with mu held.
@@ -238,7 +232,8 @@ func (f *fetcher) remember(engineID, addr string) {
 	defer f.mu.Unlock()
 	for id, p := range f.peers {
 		if p.addr == addr && id != engineID {
-			f.drop(id)
+			p.hangUp()
+			delete(f.peers, id)
 		}
 	}
 	if f.peers[engineID] == nil {
@@ -299,20 +294,19 @@ func (f *fetcher) keep(engineID string, conn net.Conn) {
 	p.idle = append(p.idle, conn)
 }
 
-func (f *fetcher) forget(engineID string) {
+// hangUp closes the idle connections of an engine: where one has broken the others have, too.
+func (f *fetcher) hangUp(engineID string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.drop(engineID)
+	if p := f.peers[engineID]; p != nil {
+		p.hangUp()
+	}
 }
 
-// drop is forget with mu held.
-func (f *fetcher) drop(engineID string) {
-	p := f.peers[engineID]
-	if p == nil {
-		return
-	}
+// hangUp is called with the fetcher's mu held.
+func (p *peer) hangUp() {
 	for _, conn := range p.idle {
 		conn.Close()
 	}
-	delete(f.peers, engineID)
+	p.idle = nil
 }
