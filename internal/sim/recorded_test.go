@@ -101,7 +101,7 @@ type recording struct {
 // may be held back at other places.
 func TestRecordedShapes(t *testing.T) {
 	for _, name := range []string{
-		"agg-eos", "agg-length", "agg-logprobs", "agg-no-text", "agg-text-defaults", "agg-unary",
+		"agg-eos", "agg-length", "agg-logprobs", "agg-no-text", "agg-stop-token", "agg-text-defaults", "agg-unary", "agg-utf8",
 		"pd-prefill", "pd-prefill-n3", "pd-prefill-short", "pd-prefill-stop", "pd-decode", "pd-decode-1",
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -116,6 +116,9 @@ func TestRecordedShapes(t *testing.T) {
 					pre := p.generate(t, prefillRequest(t, "pre", req.GetTokenIds().GetIds()))
 					req.Kv.KvTransferParams = pre.handOff(t)
 					target = d
+				}
+				if name == "agg-stop-token" { // the one that this model says in the same place
+					req.Stopping.StopTokenIds = p.tokens(t, request("unstopped", req.GetTokenIds().GetIds(), 6))[5:]
 				}
 				var r reply
 				if rec.RPC == "Generate" {
@@ -133,6 +136,10 @@ func TestRecordedShapes(t *testing.T) {
 						t.Fatal(err)
 					}
 					if got, want := shape(t, m), shape(t, want); !slices.Equal(got, want) {
+						t.Errorf("message %d:\ngot  %v\nwant %v", i, got, want)
+					}
+					if got, want := m.GetOutputs(), want.GetOutputs(); name == "agg-utf8" && // the same bytes in both models
+						(got.GetText() != want.GetText() || !slices.Equal(got.GetTokenIds(), want.GetTokenIds())) {
 						t.Errorf("message %d:\ngot  %v\nwant %v", i, got, want)
 					}
 				}
