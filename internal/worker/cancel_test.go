@@ -32,6 +32,7 @@ func TestLeave(t *testing.T) {
 	token := vllmtest.Tokens(11)
 	long := []vllmtest.Step{vllmtest.Tokens(21, 22), vllmtest.Silence()}
 	finish := vllmtest.FinishToken(pb.FinishInfo_LENGTH, 12)
+	const finishesFirst = "prefill that finishes first"
 	type row struct {
 		name   string
 		role   protocol.Role
@@ -54,7 +55,7 @@ func TestLeave(t *testing.T) {
 		{"aggregated in mid-stream", protocol.Aggregated, held([]vllmtest.Step{headers, prompt, token}, nil), "received headers sent aborted"},
 		{"prefill after headers", protocol.Prefill, held([]vllmtest.Step{headers}, nil), "received headers aborted"},
 		{"prefill before headers: the abort waits for them", protocol.Prefill, held(nil, []vllmtest.Step{headers, vllmtest.Sleep(time.Second)}), "received headers aborted"},
-		{"prefill that finishes first", protocol.Prefill, func() []vllmtest.Step {
+		{finishesFirst, protocol.Prefill, func() []vllmtest.Step {
 			return []vllmtest.Step{headers, prompt, vllmtest.WaitDeaf(after(10 * time.Second)), vllmtest.FinishWith(pb.FinishInfo_LENGTH, params, 12)}
 		}, "received headers sent aborted"},
 	}
@@ -67,6 +68,8 @@ func TestLeave(t *testing.T) {
 		for way, leave := range ways {
 			t.Run(row.name+"/"+way, func(t *testing.T) {
 				bubble(t, row.role, func(r *rig) {
+					late := row.name == finishesFirst // so the Abort finds nothing any more
+					r.engine.Set(func(b *vllmtest.Behaviour) { b.Deaf = late })
 					r.engine.Script("x", row.script()...)
 					o := r.send("x")
 					synctest.Wait()
@@ -85,6 +88,12 @@ func TestLeave(t *testing.T) {
 					}
 					if got != row.want {
 						t.Errorf("engine saw: %s\nwant:       %s", got, row.want)
+					}
+					if n := r.count("remora_aborts_sent_total"); n != float64(strings.Count(row.want, "aborted")) {
+						t.Errorf("%v Aborts counted", n)
+					}
+					if n := r.count("remora_orphans_total"); (n == 1) != late || n > 1 {
+						t.Errorf("%v orphans counted", n)
 					}
 				})
 			})

@@ -162,6 +162,98 @@ func TestPolicyRelease(t *testing.T) {
 	}
 }
 
+// TestShutdownReplacesPatience: the end of a shutdown reads on for its second, though the patience for an Abort ends within it;
+// and what has ended leaves no timer behind.
+func TestShutdownReplacesPatience(t *testing.T) {
+	bubble(t, protocol.Decode, func(r *rig) {
+		r.svc.machine.Policy, r.svc.machine.AbortPatience = handoff.Release, abortTimeout
+		r.engine.Set(func(b *vllmtest.Behaviour) { b.Deaf = true })
+		r.engine.Script("x", vllmtest.Headers(), vllmtest.Prompt(4), vllmtest.Silence())
+		o := r.send("x")
+		synctest.Wait()
+		req := r.svc.requests()[0]
+		began := time.Now()
+		o.Kill()
+		<-after(abortTimeout - shutdownRead/2)
+		r.svc.broadcast(handoff.EventShutdown)
+		r.wg.Wait()
+		if held := time.Since(began); held != abortTimeout+shutdownRead/2 {
+			t.Errorf("held for %v, want %v", held, abortTimeout+shutdownRead/2)
+		}
+		if req.deadline.Stop() || req.patience.Stop() {
+			t.Error("a timer still runs")
+		}
+	})
+}
+
+// TestDropWaitsForTheAbort: an engine that does not answer an Abort keeps the drop that follows it for a second, not longer.
+func TestDropWaitsForTheAbort(t *testing.T) {
+	for name, row := range map[string]struct{ answer, dropped time.Duration }{
+		"answered":  {answer: 300 * time.Millisecond, dropped: 300 * time.Millisecond},
+		"too late":  {answer: 3 * time.Second, dropped: time.Second},
+		"never":     {answer: time.Hour, dropped: time.Second},
+		"in a wink": {},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, protocol.Aggregated, func(r *rig) {
+				r.engine.Set(func(b *vllmtest.Behaviour) {
+					b.Deaf = true // it answers, but does nothing
+					b.Control = func(ctx context.Context, method string) error {
+						if method == "Abort" && row.answer > 0 {
+							select {
+							case <-after(row.answer):
+							case <-ctx.Done():
+							}
+						}
+						return nil
+					}
+				})
+				r.engine.Script("x", vllmtest.Headers(), vllmtest.Silence())
+				o := r.send("x")
+				synctest.Wait()
+				left := time.Now()
+				o.Kill()
+				r.wg.Wait()
+				synctest.Wait()
+				for _, ev := range r.engine.Events() {
+					if ev.Kind == vllmtest.Dropped && ev.At.Sub(left) != row.dropped {
+						t.Errorf("dropped after %v, want %v", ev.At.Sub(left), row.dropped)
+					}
+				}
+				if n := r.engine.Count(vllmtest.Dropped, "x"); n != 1 {
+					t.Errorf("dropped %d times", n)
+				}
+			})
+		})
+	}
+}
+
+// TestAbortNamesItsOwn: the Abort of a request that got another id at the engine bears that one (M9).
+func TestAbortNamesItsOwn(t *testing.T) {
+	bubble(t, protocol.Aggregated, func(r *rig) {
+		r.engine.Set(func(b *vllmtest.Behaviour) {
+			b.Script = func(*pb.GenerateRequest) []vllmtest.Step {
+				return []vllmtest.Step{
+					vllmtest.Headers(), vllmtest.Prompt(4), vllmtest.Tokens(1), vllmtest.Sleep(10 * time.Second), vllmtest.FinishToken(pb.FinishInfo_STOP, 2),
+				}
+			}
+		})
+		first := r.send("x")
+		synctest.Wait()
+		second := r.send("x")
+		synctest.Wait()
+		second.Kill()
+		if got := first.read(); got != "1 2 stop final" {
+			t.Errorf("the first one read %q", got)
+		}
+		r.wg.Wait()
+		synctest.Wait()
+		if mine, all := r.engine.Count(vllmtest.Aborted, "x"), r.engine.Count(vllmtest.Aborted, ""); mine != 0 || all != 1 {
+			t.Errorf("%d aborts of x, %d in all", mine, all)
+		}
+	})
+}
+
 // TestLateAbortSparesTheNext: as long as an Abort is on its way, nobody else may bear the id (M9).
 func TestLateAbortSparesTheNext(t *testing.T) {
 	bubble(t, protocol.Aggregated, func(r *rig) {
