@@ -43,18 +43,16 @@ type Relay struct {
 	counts Counts // guarded by mu
 }
 
-// Counts is what a Relay has taken and left out, in events of the engine.
+// Counts is what a Relay has taken and left out, in events of the engine. What was lost or not understood before it, the
+// kvevents.Reader counts.
 type Counts struct {
 	Stored, Removed, Cleared uint64 // translated
-	Skipped                  uint64 // left out by the decoder
 	Elsewhere                uint64 // remote, or owned by another tier
 	OtherGroup               uint64 // of a group that is not main attention
 	OtherMedium              uint64 // of a medium that routers have no tier for
 	OtherBlockSize           uint64 // stores of blocks that are not as the card says
 	Partial                  uint64 // stores without a whole block
 	OtherRank                uint64 // batches that name another rank
-	Lost                     uint64 // batches in gaps
-	Resets                   uint64 // new engines
 	Overflows                uint64 // times that everything was told anew because of Config.MaxBlocks
 }
 
@@ -78,21 +76,13 @@ func (r *Relay) Counts() Counts {
 
 // Reset tells routers that the rank's cache is empty.
 func (r *Relay) Reset(string) {
-	r.mu.Lock()
-	r.counts.Resets++
-	r.mu.Unlock()
 	clear(r.groups)
 	clear(r.salts)
 	r.sink.Publish(eventplane.Event{Kind: eventplane.Cleared})
 }
 
 // Gap leaves to routers what they know: an engine does not tell again what it still holds, so they would not learn it again.
-func (r *Relay) Gap(lost uint64, _ string) {
-	r.mu.Lock()
-	r.counts.Lost += lost
-	r.mu.Unlock()
-	r.sink.Lost()
-}
+func (r *Relay) Gap(uint64, string) { r.sink.Lost() }
 
 // Batch translates a batch and publishes what of it concerns routers.
 func (r *Relay) Batch(b *kvevents.Batch) {
@@ -108,7 +98,6 @@ func (r *Relay) Batch(b *kvevents.Batch) {
 // translate fills events; mu is held.
 func (r *Relay) translate(b *kvevents.Batch) {
 	r.events = r.events[:0]
-	r.counts.Skipped += uint64(b.Skipped)
 	if b.HasRank && b.Rank != int64(r.config.Rank) {
 		if r.counts.OtherRank++; r.counts.OtherRank == 1 {
 			r.config.Log.Warn("the KV events of a rank name another one; they count for the rank of their source", "dp_rank", r.config.Rank, "named", b.Rank)

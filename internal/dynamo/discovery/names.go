@@ -52,11 +52,6 @@ func (a Address) Key(id uint64) string {
 	return fmt.Sprintf("%s/%s/%s/%x", a.Namespace, a.Component, a.Endpoint, id)
 }
 
-// AdapterKey is the key of a LoRA adapter's card in ModelCards; slug is the adapter's slug.
-func (a Address) AdapterKey(id uint64, slug string) string {
-	return a.Key(id) + "/" + slug
-}
-
 // Path is what the frames for this endpoint name on a connection that several endpoints may share. A percent sign in a name is
 // escaped, as the Rust sidecar does it (measured); nothing else is.
 func (a Address) Path(id uint64) string {

@@ -53,10 +53,9 @@ func TestKeys(t *testing.T) {
 	a := Address{"dynamo", "backend", "generate"}
 	const id = 0x4b465a663d442204
 	for got, want := range map[string]string{
-		a.Key(id):                     "dynamo/backend/generate/4b465a663d442204",
-		a.Key(0xF):                    "dynamo/backend/generate/f",
-		a.AdapterKey(0x10, "my-lora"): "dynamo/backend/generate/10/my-lora",
-		a.TCP("127.0.0.1:42769", id):  "127.0.0.1:42769/4b465a663d442204/dynamo/backend/generate",
+		a.Key(id):                    "dynamo/backend/generate/4b465a663d442204",
+		a.Key(0xF):                   "dynamo/backend/generate/f",
+		a.TCP("127.0.0.1:42769", id): "127.0.0.1:42769/4b465a663d442204/dynamo/backend/generate",
 		ChannelKey(Scope{"dynamo", "backend", "generate"}, "kv-events", 0x170774e93eb6d0): "namespace/dynamo/component/backend/endpoint/generate/topic/kv-events/170774e93eb6d0",
 		ChannelKey(Scope{"n s", "b.c", ""}, "a/b", 1):                                     "namespace/n%20s/component/b%2Ec/topic/a%2Fb/1",
 		ChannelKey(Scope{Namespace: "ns"}, "t_1", 255):                                    "namespace/ns/topic/t_1/ff",
