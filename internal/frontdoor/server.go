@@ -94,13 +94,16 @@ func (s *Server) Run(stop, cut context.Context, ln net.Listener) error {
 	}
 	// The watch goes on while requests end: a decode may still have to be sent.
 	s.shutdown(cut, server, cutNow)
+	for range cap(s.slots) { // each request holds one to its end, also on a connection that had to be closed
+		s.slots <- struct{}{}
+	}
 	endWatch()
 	running.Wait()
 	return err
 }
 
-// shutdown waits for the running requests, at last after having cut them. Even then it waits for the handlers, which all
-// stop at base's end.
+// shutdown waits for the running requests, at last after having cut them: they all stop at base's end, but for those that hang
+// in a write or an unread body, whose connections it closes.
 func (s *Server) shutdown(cut context.Context, server *http.Server, cutNow context.CancelFunc) {
 	grace, cancel := context.WithTimeout(cut, s.config.ShutdownTime)
 	defer cancel()
@@ -116,7 +119,6 @@ func (s *Server) shutdown(cut context.Context, server *http.Server, cutNow conte
 	last, cancelLast := context.WithTimeout(context.Background(), cutLimit)
 	defer cancelLast()
 	if err := server.Shutdown(last); err != nil {
-		// Connections that hang in a write or an unread body; closing them frees their handlers.
 		if err := server.Close(); err != nil {
 			s.config.Log.Warn("front door: close connections", "error", err)
 		}
