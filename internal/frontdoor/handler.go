@@ -189,13 +189,12 @@ func noModel(message string) *httpError {
 }
 
 // readBody reads the whole body, bounded in size and time. The deadline is lifted before the request runs: net/http notices
-// a client that leaves by reading on.
+// a client that leaves by reading on. After a failure it stays: net/http reads on for the rest of the body before it answers.
 func readBody(w *writer, r *http.Request) ([]byte, *httpError) {
 	if err := w.control.SetReadDeadline(time.Now().Add(bodyTime)); err != nil {
 		return nil, statusError(http.StatusInternalServerError, plainText(http.StatusInternalServerError))
 	}
 	body, err := io.ReadAll(http.MaxBytesReader(w.ResponseWriter, r.Body, maxBody))
-	_ = w.control.SetReadDeadline(time.Time{}) // fails only where the connection is gone
 	var tooLarge *http.MaxBytesError
 	switch {
 	case errors.As(err, &tooLarge):
@@ -203,6 +202,7 @@ func readBody(w *writer, r *http.Request) ([]byte, *httpError) {
 	case err != nil:
 		return nil, badRequest("", "the body cannot be read to its end")
 	}
+	_ = w.control.SetReadDeadline(time.Time{}) // fails only where the connection is gone
 	return body, nil
 }
 
