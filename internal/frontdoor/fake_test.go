@@ -21,6 +21,7 @@ type fakePlane struct {
 
 	mu      sync.Mutex
 	refused map[uint64]error // guarded by mu; by instance id: Send fails with it
+	stuck   bool             // set once: Send never ends by itself
 }
 
 // fakeCall is one request at one worker, and its Stream.
@@ -46,7 +47,7 @@ func (p *fakePlane) refuse(id uint64, err error) {
 	p.refused[id] = err
 }
 
-func (p *fakePlane) Send(_ context.Context, to Instance, id string, r *protocol.PreprocessedRequest) (Stream, error) {
+func (p *fakePlane) Send(ctx context.Context, to Instance, id string, r *protocol.PreprocessedRequest) (Stream, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if err := p.refused[to.ID]; err != nil {
@@ -57,6 +58,10 @@ func (p *fakePlane) Send(_ context.Context, to Instance, id string, r *protocol.
 		ready: make(chan error, 1), items: make(chan protocol.Item, 100), end: make(chan error, 1), killed: make(chan struct{}),
 	}
 	p.calls <- c
+	if p.stuck {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
 	return c, nil
 }
 
