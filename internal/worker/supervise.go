@@ -49,7 +49,7 @@ func (w *worker) supervise(ctx context.Context, engine *vllm.Client, found vllm.
 		}
 		// The supervision says once that the engine serves: what fails after that is tried until it works or there is other news.
 		for {
-			err := w.engineBack(ctx, engine, found, change)
+			err := w.engineBack(ctx, engine, found, change, &news)
 			if err == nil || ctx.Err() != nil {
 				break
 			}
@@ -109,7 +109,9 @@ func (w *worker) silentForGood(ctx context.Context, engine *vllm.Client, news *c
 
 // engineBack looks at the engine as the start did, and goes back into routing. Its capacity may be another one now, which is
 // part of the card; a card can't be changed, only replaced.
-func (w *worker) engineBack(ctx context.Context, engine *vllm.Client, before vllm.Discovery, change vllm.Change) error {
+//
+// An engine that has been lost once more while it was looked at stays out of routing: the news of that come next.
+func (w *worker) engineBack(ctx context.Context, engine *vllm.Client, before vllm.Discovery, change vllm.Change, news *changes) error {
 	look, end := context.WithTimeout(ctx, w.cfg.StartupDeadline)
 	defer end()
 	found, err := engine.Rediscover(look, before)
@@ -130,6 +132,9 @@ func (w *worker) engineBack(ctx context.Context, engine *vllm.Client, before vll
 	}
 	if err = w.followEngine(look, engine, found); err != nil {
 		return err
+	}
+	if news.waiting() {
+		return nil
 	}
 	if err = w.publish(ctx); err != nil {
 		return err
@@ -189,6 +194,13 @@ func (c *changes) next(ctx context.Context) (vllm.Change, bool) {
 			return vllm.Change{}, false
 		}
 	}
+}
+
+// waiting tells whether there is news.
+func (c *changes) waiting() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.queue) > 0
 }
 
 // within waits for news, at most that long.

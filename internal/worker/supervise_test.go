@@ -3,6 +3,7 @@ package worker
 import (
 	"context"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -201,7 +202,15 @@ func TestSilentEngine(t *testing.T) {
 type hungStore struct {
 	discovery.Store
 
-	hung atomic.Bool
+	hung      atomic.Bool
+	instances atomic.Int32 // that were published
+}
+
+func (s *hungStore) Create(ctx context.Context, bucket discovery.Bucket, key string, value []byte) error {
+	if bucket == discovery.Instances {
+		s.instances.Add(1)
+	}
+	return s.Store.Create(ctx, bucket, key, value)
 }
 
 func (s *hungStore) Delete(ctx context.Context, bucket discovery.Bucket, key string) error {
@@ -265,4 +274,45 @@ func TestCutWhileDiscoveryHangs(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestEngineLostAgainWhileLookedAt: what was found before that puts the worker back into routing no more.
+func TestEngineLostAgainWhileLookedAt(t *testing.T) {
+	store := new(hungStore)
+	inWhole(t, protocol.Aggregated, func(w *whole) {
+		store.Store = w.cfg.Store
+		w.cfg.Store = store
+	}, func(w *whole) {
+		target := w.target()
+		looked := make(chan struct{})
+		var once sync.Once
+		w.engine.Set(func(b *vllmtest.Behaviour) {
+			b.Control = func(_ context.Context, method string) error {
+				if method == "GetModelInfo" {
+					once.Do(func() {
+						w.engine.SetAllHealth(healthpb.HealthCheckResponse_NOT_SERVING)
+						<-after(3 * time.Second)
+						w.engine.SetAllHealth(healthpb.HealthCheckResponse_SERVING)
+						close(looked)
+					})
+				}
+				return nil
+			}
+		})
+		w.engine.SetAllHealth(healthpb.HealthCheckResponse_NOT_SERVING)
+		<-after(time.Second)
+		w.engine.SetAllHealth(healthpb.HealthCheckResponse_SERVING)
+		<-looked
+		<-after(500 * time.Millisecond)
+		if n := store.instances.Load(); n != 1 {
+			t.Errorf("published %d times", n)
+		}
+		if _, err := w.send(target, "early"); err == nil {
+			t.Error("a request was taken by a worker that is out of routing")
+		}
+		<-after(10 * time.Second)
+		if got := w.mustSend(target, "again").read(); got != "1 2 3 length final" {
+			t.Errorf("read %q", got)
+		}
+	})
 }

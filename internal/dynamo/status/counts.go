@@ -144,7 +144,7 @@ func newCounts(start time.Time) counts {
 		releases:        newFamily(own+"handoff_releases_total", "Hand-offs of declined requests, fetched once to free their KV blocks.", "result", releases[:]),
 		orphans:         counter(own+"orphans_total", "Finished prefills that no decode will use; their KV blocks wait for the lease."),
 		engineUp:        gauge(own+"engine_up", "1 while the engine answers and says that it serves."),
-		engineLosses:    newFamily(own+"engine_losses_total", "Times that the worker left routing because of its engine, by what the engine did.", "state", engineLosses[:]),
+		engineLosses:    newFamily(own+"engine_losses_total", "Times that the worker lost its engine and left routing, by how.", "state", engineLosses[:]),
 		discoveryUp:     gauge(own+"discovery_up", "1 while etcd answers and has the worker's records; 1 with the other backends."),
 		leasesLost:      counter(own+"discovery_lease_losses_total", "Times that etcd had forgotten the worker's lease, so that it had to register again."),
 		planeUp:         gauge(own+"request_plane_up", "1 while the worker is connected to the NATS server; 1 with the TCP request plane."),
