@@ -216,7 +216,9 @@ func (r *rig) counted(terminals map[string]float64, failed float64) {
 	if got := r.count("dynamo_component_errors_total", `error_type="generate"`); got != failed {
 		r.t.Errorf("%v failures counted, want %v", got, failed)
 	}
-	if got := r.count("dynamo_component_inflight_requests"); got != 0 {
-		r.t.Errorf("%v requests in flight, want 0", got)
+	for _, gauge := range []string{"dynamo_component_inflight_requests", "remora_draining_requests"} {
+		if got := r.count(gauge); got != 0 {
+			r.t.Errorf("%s is %v, want 0", gauge, got)
+		}
 	}
 }

@@ -70,12 +70,16 @@ func (r *request) stepLocked(ev handoff.Event, on occasion) {
 	if !wasDraining && r.machine.State() == handoff.Draining {
 		r.drainBegan = time.Now()
 		close(r.leaving)
+		r.svc.metrics.Draining(1)
 		r.log.Debug("drain begins", "engine_id", r.engineID)
 	}
 	for _, act := range r.acts {
 		r.carryOut(act, on)
 	}
 	if r.machine.State() == handoff.Done {
+		if wasDraining {
+			r.svc.metrics.Draining(-1)
+		}
 		stopTimer(r.deadline)
 		stopTimer(r.patience)
 	}

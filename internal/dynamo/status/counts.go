@@ -47,6 +47,7 @@ type counts struct {
 	terminals       family
 	drains          family
 	drainSeconds    prometheus.Histogram
+	draining        prometheus.Gauge
 	aborts          prometheus.Counter
 	handoffsRefused family
 	unstamped       prometheus.Counter
@@ -138,6 +139,7 @@ func newCounts(start time.Time) counts {
 		drains:    newFamily(own+"drains_total", "Cancelled hand-offs by how they let go of the prefill's KV blocks.", "outcome", drainOutcomes[:]),
 		drainSeconds: histogram(own+"drain_seconds", "Time from a request's cancel to the end of its drain.",
 			.005, .025, .1, .25, .5, 1, 2.5, 5, 10, 20, 30, 60, 120, 300),
+		draining:        gauge(own+"draining_requests", "Requests whose client has left or whose end is decided, and whose engine stream is still read."),
 		aborts:          counter(own+"aborts_sent_total", "Abort calls sent to the engine."),
 		handoffsRefused: newFamily(own+"handoffs_refused_total", "Hand-offs that a decode refused, by what was wrong with them.", "reason", handoffRefusals[:]),
 		unstamped:       counter(own+"handoffs_unstamped_total", "Hand-offs whose age could not be checked, because their prefill worker writes no stamp."),
@@ -156,7 +158,7 @@ func (c *counts) process() []prometheus.Collector {
 	return []prometheus.Collector{
 		c.networkTransit, c.firstResponse, c.permitWait, c.engineRequests, c.queued, c.rejections, c.enqueueRejected,
 		c.queueDepth, c.queueCapacity, c.poolActive, c.poolCapacity,
-		c.terminals.vec, c.drains.vec, c.drainSeconds, c.aborts, c.handoffsRefused.vec, c.unstamped, c.releases.vec, c.orphans, c.engineUp, c.engineLosses.vec,
+		c.terminals.vec, c.drains.vec, c.drainSeconds, c.draining, c.aborts, c.handoffsRefused.vec, c.unstamped, c.releases.vec, c.orphans, c.engineUp, c.engineLosses.vec,
 		c.kvUnusable, c.discoveryUp, c.leasesLost, c.planeUp, c.planeReconnects,
 	}
 }

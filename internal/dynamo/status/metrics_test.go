@@ -160,6 +160,8 @@ func TestEveryCountArrives(t *testing.T) {
 	m.Orphaned()
 	m.SetEngineUp(true)
 	m.EngineLost(LossSilent)
+	m.Draining(3)
+	m.Draining(-1)
 	m.StampUnchecked()
 	m.HandoffReleased(true)
 	m.SetDiscoveryUp(false)
@@ -167,7 +169,7 @@ func TestEveryCountArrives(t *testing.T) {
 	m.SetPlaneUp(false)
 	m.PlaneReconnected()
 	m.KVEventsUnusable("medium", 3)
-	m.KVEvents("stored", "accepted").Inc()
+	m.KVEvents("stored", 2, 1)
 	m.KVEventsDropped(5)
 	m.Bind(worker) // what was counted before is not lost
 	_, samples := exposed(t, m)
@@ -207,6 +209,7 @@ func TestEveryCountArrives(t *testing.T) {
 		"remora_drain_seconds_sum":                                "30",
 		"remora_aborts_sent_total":                                "1",
 		`remora_handoffs_refused_total{reason="kind"}`:            "1",
+		"remora_draining_requests":                                "2",
 		"remora_orphans_total":                                    "1",
 		"remora_engine_up":                                        "1",
 		`remora_engine_losses_total{state="silent"}`:              "1",

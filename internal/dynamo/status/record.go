@@ -135,6 +135,9 @@ func (m *Metrics) DrainEnded(o DrainOutcome, d time.Duration) {
 	m.drainSeconds.Observe(d.Seconds())
 }
 
+// Draining changes the number of requests that drain.
+func (m *Metrics) Draining(delta int) { m.draining.Add(float64(delta)) }
+
 // AbortSent counts an Abort call.
 func (m *Metrics) AbortSent() { m.aborts.Inc() }
 
