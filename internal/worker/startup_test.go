@@ -373,12 +373,29 @@ func TestReadyOnce(t *testing.T) {
 	}
 }
 
+// diary is a discovery that notes what is written and removed, in order. The worker changes its records one by one.
+type diary struct {
+	discovery.Store
+
+	entries []string
+}
+
+func (d *diary) Create(ctx context.Context, bucket discovery.Bucket, key string, value []byte) error {
+	d.entries = append(d.entries, "+"+string(bucket))
+	return d.Store.Create(ctx, bucket, key, value)
+}
+
+func (d *diary) Delete(ctx context.Context, bucket discovery.Bucket, key string) error {
+	d.entries = append(d.entries, "-"+string(bucket))
+	return d.Store.Delete(ctx, bucket, key)
+}
+
 // TestRegistrationOrder: the instance is the last record to come, so that no request finds less than everything, and the first to
 // go.
 func TestRegistrationOrder(t *testing.T) {
 	var store *diary
 	inWhole(t, protocol.Decode, func(w *whole) {
-		store = &diary{Store: w.cfg.Store, values: map[string]string{}}
+		store = &diary{Store: w.cfg.Store}
 		w.cfg.Store = store
 	}, func(w *whole) {
 		<-w.ready
