@@ -29,7 +29,7 @@ func (c *Client) Open(request *pb.GenerateRequest, rank *uint32, sink Sink) Stre
 	if rank != nil {
 		ctx = metadata.AppendToOutgoingContext(ctx, rankHeader, strconv.FormatUint(uint64(*rank), 10))
 	}
-	s := &stream{sink: sink, cancel: cancel, heard: &c.heard}
+	s := &grpcStream{sink: sink, cancel: cancel, heard: &c.heard}
 	if c.enter(s) {
 		go func() {
 			defer c.leave(s)
@@ -70,8 +70,8 @@ func (c *Client) leave(s Stream) {
 	}
 }
 
-// stream is one open GenerateStream.
-type stream struct {
+// grpcStream is an open stream of BackendGRPC.
+type grpcStream struct {
 	sink    Sink               // called by the stream's goroutine alone
 	cancel  context.CancelFunc // set once
 	dropped atomic.Bool        // set before cancel is called
@@ -79,16 +79,16 @@ type stream struct {
 }
 
 // Drop is of the Stream interface.
-func (s *stream) Drop() {
+func (s *grpcStream) Drop() {
 	s.dropped.Store(true)
 	s.cancel()
 }
 
 // Yield is of the Stream interface: each stream has a goroutine of its own.
-func (*stream) Yield() {}
+func (*grpcStream) Yield() {}
 
 // run is the stream's life up to its status.
-func (s *stream) run(ctx context.Context, conn *grpc.ClientConn, request *pb.GenerateRequest) Status {
+func (s *grpcStream) run(ctx context.Context, conn *grpc.ClientConn, request *pb.GenerateRequest) Status {
 	receiver, err := pb.NewInferenceClient(conn).GenerateStream(ctx, request)
 	if err != nil {
 		// The request goes to the transport as the last act of this call, so with an error it was not sent.
@@ -120,7 +120,7 @@ func (s *stream) run(ctx context.Context, conn *grpc.ClientConn, request *pb.Gen
 	}
 }
 
-func (s *stream) ended(err error) Status {
+func (s *grpcStream) ended(err error) Status {
 	if errors.Is(err, io.EOF) {
 		return Status{}
 	}

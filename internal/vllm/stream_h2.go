@@ -24,8 +24,8 @@ func newPool(config Config, heard *atomic.Uint64) *h2.Pool {
 	})
 }
 
-// relay is an open stream of BackendH2, and stands between it and the sink.
-type relay struct {
+// h2Stream is an open stream of BackendH2, and stands between it and the sink.
+type h2Stream struct {
 	h2.Stream
 
 	client *Client // set once
@@ -33,7 +33,7 @@ type relay struct {
 }
 
 func (c *Client) openH2(request *pb.GenerateRequest, rank *uint32, sink Sink) Stream {
-	r := &relay{client: c, sink: sink}
+	r := &h2Stream{client: c, sink: sink}
 	if !c.enter(r) {
 		r.Drop()
 		go sink.OnEnd(closedStatus()) // as in Open
@@ -44,16 +44,16 @@ func (c *Client) openH2(request *pb.GenerateRequest, rank *uint32, sink Sink) St
 }
 
 // OnHeaders is of h2.Sink.
-func (r *relay) OnHeaders(more bool) { r.sink.OnHeaders(more) }
+func (r *h2Stream) OnHeaders(more bool) { r.sink.OnHeaders(more) }
 
 // OnMessages is of h2.Sink.
-func (r *relay) OnMessages(messages []*pb.GenerateResponse, more bool) {
+func (r *h2Stream) OnMessages(messages []*pb.GenerateResponse, more bool) {
 	r.client.heard.Add(1)
 	r.sink.OnMessages(messages, more)
 }
 
 // OnEnd is of h2.Sink.
-func (r *relay) OnEnd(end h2.End) {
+func (r *h2Stream) OnEnd(end h2.End) {
 	defer r.client.leave(r)
 	if end.Code == codes.OK {
 		r.sink.OnEnd(Status{})
