@@ -9,7 +9,7 @@ import (
 )
 
 var (
-	seedFlag = flag.Uint64("seed", 0, "TestReplay: the schedule to run; TestSchedules: the first one")
+	seedFlag = flag.Uint64("seed", 0, "TestReplay: the schedule to run; TestSchedules, TestStorms: the first one")
 	nFlag    = flag.Int("schedules", 0, "TestSchedules: how many schedules; 0: the usual number")
 )
 

@@ -104,6 +104,9 @@ func (s *site) dialBack(ctx context.Context, _, address string) (net.Conn, error
 	s.mu.Lock()
 	leg, dead := s.legs[address], s.dead
 	s.mu.Unlock()
+	if leg != nil && leg.unreachable && leg.client.hangs {
+		<-ctx.Done()
+	}
 	if dead || leg == nil || leg.unreachable {
 		return nil, errors.New("no route to host")
 	}

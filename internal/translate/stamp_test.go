@@ -122,6 +122,27 @@ func TestStampInHandoff(t *testing.T) {
 	}
 }
 
+// TestHandoffKey: a hand-off is told from others by both its names together.
+func TestHandoffKey(t *testing.T) {
+	seen := map[string]string{}
+	for _, row := range []string{
+		`{"remote_engine_id":"p","remote_request_id":"r"}`, `{"remote_engine_id":"q","remote_request_id":"r"}`,
+		`{"remote_engine_id":"p","remote_request_id":"s"}`, `{"remote_engine_id":"pr","remote_request_id":""}`,
+		`{"remote_engine_id":"","remote_request_id":"pr"}`,
+	} {
+		key := handoffKey(value(t, row))
+		if other, there := seen[key]; there || key == "" {
+			t.Errorf("%s has the key %q of %s", row, key, other)
+		}
+		seen[key] = row
+	}
+	for _, row := range []string{`{}`, `{"remote_engine_id":"p"}`, `{"remote_request_id":"r"}`, `{"remote_engine_id":1,"remote_request_id":"r"}`, `[]`} {
+		if key := handoffKey(value(t, row)); key != "" {
+			t.Errorf("%s has the key %q", row, key)
+		}
+	}
+}
+
 // TestUnclaimed: a decode that is refused for a reason of its own leaves a hand-off that must be released (M10).
 func TestUnclaimed(t *testing.T) {
 	e := &Engine{Role: protocol.Decode, ServedName: "tiny", BlockSize: 32}
