@@ -106,7 +106,7 @@ func (s *File) Delete(ctx context.Context, bucket Bucket, key string) error {
 	if err != nil {
 		return err
 	}
-	unlock, err := s.lockPatiently(ctx, f)
+	unlock, err := s.lockOrNot(ctx, f)
 	if err != nil {
 		return fmt.Errorf("delete %s/%s: %w", bucket, key, err)
 	}
@@ -118,11 +118,12 @@ func (s *File) Delete(ctx context.Context, bucket Bucket, key string) error {
 	return nil
 }
 
-// lockPatiently goes on without the lock when a peer sits on it: the lock only spares others a look at a folder in change, while
-// a record left behind sends requests to a worker that is gone, and one that does not come back keeps them from one that is there.
-func (s *File) lockPatiently(ctx context.Context, f *folder) (unlock func(), err error) {
+// lockOrNot goes on without the lock where it can't be had before ctx ends, because a peer sits on it or there is no descriptor
+// left: it only spares others a look at a folder in change, while a record left behind sends requests to a worker that is gone,
+// and one that does not come back keeps them from one that is there.
+func (s *File) lockOrNot(ctx context.Context, f *folder) (unlock func(), err error) {
 	unlock, err = f.lock(ctx)
-	if errors.Is(err, ErrLocked) {
+	if err != nil && ctx.Err() == nil {
 		s.log.Warn("changing a discovery record without the folder's lock", "error", err)
 		return func() {}, nil
 	}
@@ -162,7 +163,7 @@ func (s *File) removeOwned(ctx context.Context) error {
 		if len(keys) == 0 {
 			continue
 		}
-		unlock, err := s.lockPatiently(ctx, f)
+		unlock, err := s.lockOrNot(ctx, f)
 		if err != nil {
 			s.log.Warn("removing discovery records without the folder's lock", "bucket", string(bucket), "error", err)
 			unlock = func() {}
@@ -219,23 +220,33 @@ func (s *File) touchOwned() {
 	for id, value := range s.owned {
 		f, name := s.folders[id.bucket], encodeFileName(id.key)
 		err := f.touch(name, time.Now())
+		var have []byte
 		if err == nil {
-			var have []byte
-			if have, err = f.read(name); err == nil && bytes.Equal(have, value) {
-				continue
-			}
+			have, err = f.read(name)
 		}
 		what := "is not what we wrote"
-		if errors.Is(err, fs.ErrNotExist) {
+		switch {
+		case err == nil && bytes.Equal(have, value):
+			continue
+		case errors.Is(err, fs.ErrNotExist):
 			what = "vanished"
+		case err != nil: // it says nothing of the record: there may be no descriptor left
+			s.cannotKeep(id, err)
+			continue
 		}
 		s.log.Warn("our discovery record "+what+"; writing it again", "bucket", string(id.bucket), "key", id.key)
 		lost = append(lost, id)
 	}
 	for _, id := range lost {
-		if err := s.restoreLocked(id); err != nil && s.ctx.Err() == nil {
-			s.log.Error("cannot keep a discovery record alive", "bucket", string(id.bucket), "key", id.key, "error", err)
+		if err := s.restoreLocked(id); err != nil {
+			s.cannotKeep(id, err)
 		}
+	}
+}
+
+func (s *File) cannotKeep(id recordID, err error) {
+	if s.ctx.Err() == nil {
+		s.log.Error("cannot look after our discovery record", "bucket", string(id.bucket), "key", id.key, "error", err)
 	}
 }
 
@@ -245,7 +256,7 @@ func (s *File) restoreLocked(id recordID) error {
 	if err := os.MkdirAll(f.path, 0o777); err != nil {
 		return fmt.Errorf("make discovery folder: %w", err)
 	}
-	unlock, err := s.lockPatiently(s.ctx, f)
+	unlock, err := s.lockOrNot(s.ctx, f)
 	if err != nil {
 		return err
 	}
