@@ -54,6 +54,37 @@ func TestDial(t *testing.T) {
 	}
 }
 
+// Small frames leave at once, and a dead host is noticed.
+func TestDialOptions(t *testing.T) {
+	near, far := dialPair(t, "127.0.0.1")
+	defer far.Close()
+	defer near.Close()
+	raw, err := near.(*conn).Conn.(*dialed).SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := keepAlive()
+	err = raw.Control(func(fd uintptr) {
+		for name, option := range map[string][3]int{
+			"TCP_NODELAY":   {unix.IPPROTO_TCP, unix.TCP_NODELAY, 1},
+			"SO_KEEPALIVE":  {unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1},
+			"TCP_KEEPIDLE":  {unix.IPPROTO_TCP, unix.TCP_KEEPIDLE, int(want.Idle / time.Second)},
+			"TCP_KEEPINTVL": {unix.IPPROTO_TCP, unix.TCP_KEEPINTVL, int(want.Interval / time.Second)},
+			"TCP_KEEPCNT":   {unix.IPPROTO_TCP, unix.TCP_KEEPCNT, want.Count},
+		} {
+			if got, err := unix.GetsockoptInt(int(fd), option[0], option[1]); err != nil || got != option[2] {
+				t.Errorf("%s is %d, want %d; %v", name, got, option[2], err)
+			}
+		}
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	if most := want.Idle + time.Duration(want.Count)*want.Interval; most > time.Minute {
+		t.Errorf("a dead host is noticed after %v", most)
+	}
+}
+
 func TestDialRefused(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
