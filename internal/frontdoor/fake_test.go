@@ -75,16 +75,17 @@ func (c *fakeCall) Ready(ctx context.Context) error {
 }
 
 func (c *fakeCall) Next(ctx context.Context) (protocol.Item, error) {
-	select { // what is there comes first
-	case item := <-c.items:
-		return item, nil
-	default:
-	}
 	select {
 	case item := <-c.items:
 		return item, nil
 	case err := <-c.end:
-		return protocol.Item{}, err
+		select { // the items come first
+		case item := <-c.items:
+			c.end <- err
+			return item, nil
+		default:
+			return protocol.Item{}, err
+		}
 	case <-ctx.Done():
 		return protocol.Item{}, ctx.Err()
 	}

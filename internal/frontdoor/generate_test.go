@@ -3,6 +3,7 @@ package frontdoor
 import (
 	"fmt"
 	"io"
+	"math"
 	"net/http"
 	"slices"
 	"strings"
@@ -135,6 +136,7 @@ func TestStops(t *testing.T) {
 		{"across tokens", `,"stop":["END"]`, []string{"xE", "N", "Dy"}, "x", "stop", true},
 		{"a false start is shown", `,"stop":"END"`, []string{"xE", "N", "E", "ND"}, "xEN", "stop", true},
 		{"one of several", `,"stop":["zz","b"]`, []string{"abc"}, "a", "stop", true},
+		{"the first in the text", `,"stop":["e","o"]`, []string{"Hello"}, "H", "stop", true},
 		{"not there", `,"stop":["END"]`, []string{"xEN"}, "xEN", "length", false},
 		{"a character", `,"stop":["€"]`, []string{"a\xe2", "\x82", "\xac!"}, "a", "stop", true},
 		{"long", `,"stop":["` + long + `c"]`, []string{long, "ab", "c"}, "ab", "stop", true},
@@ -164,6 +166,67 @@ func TestStops(t *testing.T) {
 	}
 }
 
+// TestStopInTheLastItem: where the worker ends by itself there is nothing to cut, and its end is awaited.
+func TestStopInTheLastItem(t *testing.T) {
+	for _, tc := range []struct {
+		finish protocol.FinishReason
+		end    error
+		status int
+		tokens float64 // of the answer
+	}{
+		{protocol.FinishLength, io.EOF, 200, 9}, // as the worker counts
+		{protocol.FinishLength, ErrUnavailable, 503, 0},
+		{"", ErrUnavailable, 200, 2}, // cut, so nobody else has counted
+	} {
+		d := openDoor(t, nil)
+		d.serve(protocol.Aggregated)
+		answer := d.post(completionPath, promptBody(`,"stop":"b"`))
+		c := d.call()
+		c.accept()
+		c.data(protocol.EngineOutput{
+			TokenIDs: []uint32{'a', 'b', 'c'}, FinishReason: tc.finish,
+			Usage: &protocol.Usage{PromptTokens: 1, CompletionTokens: 9, TotalTokens: 10},
+		})
+		c.end <- tc.end
+		r := <-answer
+		if r.status != tc.status {
+			t.Errorf("%+v: %d %s", tc, r.status, r.body)
+		}
+		if r.status == http.StatusOK && (r.get(t, "choices.0.text") != "a" || r.get(t, "choices.0.finish_reason") != "stop" ||
+			r.get(t, "usage.completion_tokens") != tc.tokens) {
+			t.Errorf("%+v: %s", tc, r.body)
+		}
+	}
+}
+
+// TestLogprobsOfHeldTokens: a chunk has those of every token that its text is made of, and only numbers that JSON knows.
+func TestLogprobsOfHeldTokens(t *testing.T) {
+	d := openDoor(t, nil)
+	d.serve(protocol.Aggregated)
+	e := d.open(completionPath, promptBody(`,"stream":true,"logprobs":0`))
+	c := d.call()
+	c.accept()
+	e.headers()
+	for i, b := range []byte("€") {
+		c.data(protocol.EngineOutput{TokenIDs: []uint32{uint32(b)}, LogProbs: []float64{[]float64{-1, math.NaN(), math.Inf(-1)}[i]}})
+	}
+	c.finish(protocol.FinishLength)
+	if chunk := e.next(); pick(t, chunk, "choices.0.text") != "€" || !strings.Contains(chunk, `"token_logprobs":[-1,-9999,-9999]`) {
+		t.Errorf("%s", chunk)
+	}
+}
+
+// TestLongestWholeAnswer: a worker that never ends does not fill the memory.
+func TestLongestWholeAnswer(t *testing.T) {
+	a := new(wholeAnswer)
+	if err := a.add(delta{text: strings.Repeat("x", maxWholeText)}); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.add(delta{text: "x"}); err == nil {
+		t.Error("taken")
+	}
+}
+
 // An item's own text is passed on: neither stop strings nor hidden ids count in it.
 func TestTextOfTheWorkerIsPassedOn(t *testing.T) {
 	d := openDoor(t, nil)
@@ -171,12 +234,12 @@ func TestTextOfTheWorkerIsPassedOn(t *testing.T) {
 	answer := d.post(completionPath, promptBody(`,"stop":["b"],"logprobs":1`))
 	c := d.call()
 	c.accept()
-	for _, text := range []string{"ab", "", "c"} {
+	for _, text := range []string{"ab", "", "c\xff"} {
 		c.data(protocol.EngineOutput{TokenIDs: []uint32{tinymodel.EOS}, Text: &text})
 	}
 	c.finish(protocol.FinishEOS)
 	r := <-answer
-	if r.get(t, "choices.0.text") != "abc" || r.get(t, "usage.completion_tokens") != 3.0 {
+	if r.get(t, "choices.0.text") != "abc\uFFFD" || r.get(t, "usage.completion_tokens") != 3.0 {
 		t.Errorf("%s", r.body)
 	}
 }
@@ -215,7 +278,7 @@ func TestLogprobs(t *testing.T) {
 	c.close()
 	r = <-answer
 	if r.get(t, "choices.0.logprobs.tokens.0") != "a" || r.get(t, "choices.0.logprobs.token_logprobs.1") != -1.0 ||
-		r.get(t, "choices.0.logprobs.top_logprobs.0.b") != -2.0 || r.get(t, "choices.0.logprobs.top_logprobs.1.\uFFFD") != -1.0 || r.get(t, "choices.0.logprobs.text_offset.1") != 1.0 {
+		!strings.Contains(r.body, `{"a":-0.5,"b":-2}`) || r.get(t, "choices.0.logprobs.top_logprobs.1.\uFFFD") != -1.0 || r.get(t, "choices.0.logprobs.text_offset.1") != 1.0 {
 		t.Errorf("completion: %s", r.body)
 	}
 }

@@ -128,7 +128,7 @@ func TestGoodRequests(t *testing.T) {
 func TestErrorShape(t *testing.T) {
 	d := openDoor(t, nil)
 	d.serve(protocol.Aggregated)
-	long := strings.Repeat("1,", tinymodel.MaxContext)
+	long := strings.Repeat("1,", tinymodel.MaxContext-1)
 	for _, tc := range []struct {
 		method, path, body  string
 		status              int
@@ -138,7 +138,7 @@ func TestErrorShape(t *testing.T) {
 		{"POST", chatPath, `{`, 400, "invalid_request_error", nil, nil, "", "not valid JSON"},
 		{"POST", chatPath, chatWith(`,"n":2`), 400, "invalid_request_error", "n", nil, "", "n must be 1"},
 		{"POST", chatPath, `{"model":"no","messages":[{"role":"user","content":"x"}]}`, 404, "invalid_request_error", "model", "model_not_found", "", `"no" does not exist`},
-		{"POST", completionPath, `{"model":"tiny","prompt":[` + long + `1]}`, 400, "invalid_request_error", nil, "context_length_exceeded", "", "8193 tokens"},
+		{"POST", completionPath, `{"model":"tiny","prompt":[` + long + `1]}`, 400, "invalid_request_error", nil, "context_length_exceeded", "", "8192 tokens"},
 		{"POST", completionPath, strings.Repeat(" ", maxBody+1), 413, "invalid_request_error", nil, nil, "", "larger than"},
 		{"GET", chatPath, ``, 405, "invalid_request_error", nil, nil, "POST", "wants POST"},
 		{"POST", "/v1/models", ``, 405, "invalid_request_error", nil, nil, "GET", "wants GET"},
