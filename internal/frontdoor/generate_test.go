@@ -207,11 +207,15 @@ func TestLogprobsOfHeldTokens(t *testing.T) {
 	c := d.call()
 	c.accept()
 	e.headers()
+	if n := c.request.OutputOptions.Logprobs; n == nil || *n != 1 { // 0 would be none at all
+		t.Errorf("%+v", c.request.OutputOptions)
+	}
 	for i, b := range []byte("€") {
 		c.data(protocol.EngineOutput{TokenIDs: []uint32{uint32(b)}, LogProbs: []float64{[]float64{-1, math.NaN(), math.Inf(-1)}[i]}})
 	}
 	c.finish(protocol.FinishLength)
-	if chunk := e.next(); pick(t, chunk, "choices.0.text") != "€" || !strings.Contains(chunk, `"token_logprobs":[-1,-9999,-9999]`) {
+	if chunk := e.next(); pick(t, chunk, "choices.0.text") != "€" || !strings.Contains(chunk, `"token_logprobs":[-1,-9999,-9999]`) ||
+		!strings.Contains(chunk, `"text_offset":[0,1,2]`) {
 		t.Errorf("%s", chunk)
 	}
 }

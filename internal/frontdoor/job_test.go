@@ -47,6 +47,9 @@ func TestLimits(t *testing.T) {
 				if took := time.Since(began); took != tc.limit || !errors.Is(err, tc.want) {
 					t.Errorf("%v after %v", err, took)
 				}
+				if status := workerError(err, false).status; status != http.StatusGatewayTimeout {
+					t.Errorf("the client is told %d", status)
+				}
 			})
 		})
 	}

@@ -2,6 +2,7 @@ package frontdoor
 
 import (
 	"fmt"
+	"log/slog"
 	"net/http"
 	"slices"
 	"strings"
@@ -206,5 +207,33 @@ func TestRoundRobin(t *testing.T) {
 	}
 	if !slices.Equal(got, []uint64{1, 2, 3, 1, 2, 3}) {
 		t.Errorf("%v", got)
+	}
+}
+
+func TestTable(t *testing.T) {
+	r := newRegistry(nil, slog.New(slog.DiscardHandler))
+	for key, c := range map[string]card{
+		"1": {name: "lonely", role: protocol.Decode}, // an older worker's card, which says no needs
+		"2": {name: "m", role: protocol.Aggregated, maxModel: 9},
+		"3": {name: "m", role: protocol.Aggregated, maxModel: 7},
+		"4": {name: "m", role: protocol.Aggregated},
+	} {
+		r.models[key], r.instances[key] = model{"dynamo", c}, Instance{ID: 1}
+	}
+	adapter, err := discovery.Model{
+		Namespace: "dynamo", Component: "backend", Endpoint: "generate", InstanceID: 5, Suffix: "adapter",
+		Card: []byte(strings.Replace(cardOf(protocol.Aggregated), `"tiny"`, `"adapter"`, 1)),
+	}.Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.model(discovery.Event{Key: "5", Value: adapter})
+	made := r.build()
+	if names := made.ready(); !slices.Equal(names, []string{"m"}) || len(made.served) != 2 || made.served["m"].maxModel != 7 {
+		t.Errorf("%v, %+v", names, made.served)
+	}
+	clear(r.models)
+	if r.build(); len(r.turns) > 0 {
+		t.Errorf("turns of models that have gone: %v", r.turns)
 	}
 }

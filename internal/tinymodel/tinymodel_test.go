@@ -104,11 +104,11 @@ func TestVocabulary(t *testing.T) {
 func TestDetokenizerGivesWholeCharacters(t *testing.T) {
 	var d Detokenizer
 	var got []string
-	for _, b := range []byte("a€😀\xe2\x82") {
+	for _, b := range []byte("a€😀\xff\xe2\x82") {
 		got = append(got, d.Push(uint32(b)))
 	}
 	got = append(got, d.Flush(), d.Flush())
-	want := []string{"a", "", "", "€", "", "", "", "😀", "", "", "\uFFFD", ""}
+	want := []string{"a", "", "", "€", "", "", "", "😀", "\uFFFD", "", "", "\uFFFD", ""}
 	if !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}
@@ -211,6 +211,9 @@ func TestWriteSaysWhatFailed(t *testing.T) {
 	}
 	if err := Write(dir); err == nil || !strings.Contains(err.Error(), "config.json") {
 		t.Errorf("a folder in a file's place: %v", err)
+	}
+	if left, err := filepath.Glob(filepath.Join(dir, ".*")); err != nil || len(left) > 0 {
+		t.Errorf("left: %v %v", left, err)
 	}
 }
 
