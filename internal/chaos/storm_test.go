@@ -53,6 +53,7 @@ type stormPlan struct {
 	stopAt    time.Duration
 	second    bool          // and half a second later to stop at once
 	dies      time.Duration // the frontend; 0: it does not
+	lossless  bool          // there is room for all: no lease may end, not even at a bound
 	clients   []stormClient
 
 	// spoil breaks the worker or the engine of a role before it starts; nil: nobody.
@@ -118,6 +119,7 @@ func drawStorm(seed uint64) *stormPlan {
 func hundredDecodes() *stormPlan {
 	p := &stormPlan{
 		deadline: 30 * time.Second, lease: 12 * time.Second, places: 200, seqs: 8, blocks: 1500, releases: true, dies: 1500 * time.Millisecond,
+		lossless: true,
 	}
 	for i := range 100 {
 		p.clients = append(p.clients, stormClient{prompt: i, tokens: longest, gap: time.Second})

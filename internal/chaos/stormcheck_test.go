@@ -113,6 +113,9 @@ func (s *storm) checkGrants() {
 	if p.StaleReads+p.UnknownNotices != 0 {
 		s.violatef("C4", "%d reads and %d completions of what was not held", p.StaleReads, p.UnknownNotices)
 	}
+	if s.plan.lossless && p.Expired > 0 {
+		s.violatef("C1", "%d leases ended, though there was room for everybody", p.Expired)
+	}
 	owed := 0 // hand-offs that a worker took
 	for _, l := range s.all {
 		if l.role == roleDecode && !l.refused && !l.again && (!l.client.unfit || s.plan.releases) {
