@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -101,6 +102,31 @@ func TestLeaveTheLine(t *testing.T) {
 					close(release)
 					running.read()
 					running.Kill()
+				})
+			})
+		}
+	}
+}
+
+// TestBroadcastReachesTheLate: a request that was let in just before the end of a shutdown, or a cut, and is known only after it.
+func TestBroadcastReachesTheLate(t *testing.T) {
+	for _, role := range []protocol.Role{protocol.Aggregated, protocol.Prefill, protocol.Decode} {
+		for kind, seen := range map[handoff.EventKind]string{handoff.EventShutdown: "received headers", handoff.EventCut: ""} {
+			t.Run(fmt.Sprint(role, "/", kind), func(t *testing.T) {
+				bubble(t, role, func(r *rig) {
+					r.engine.Script("x", vllmtest.Headers(), vllmtest.Prompt(4), vllmtest.Silence())
+					r.svc.broadcast(kind)
+					began := time.Now()
+					if got := r.send("x").read(); got != "prologue(Backend.EngineShutdown)" {
+						t.Errorf("read %q", got)
+					}
+					r.wg.Wait()
+					if role != protocol.Decode {
+						seen = ""
+					}
+					if got := r.saw("x"); !strings.HasPrefix(got, seen) || seen == "" && got != "" || time.Since(began) > shutdownRead {
+						t.Errorf("engine saw %q after %v, want %q", got, time.Since(began), seen)
+					}
 				})
 			})
 		}
