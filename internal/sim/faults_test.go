@@ -310,6 +310,9 @@ func TestDeath(t *testing.T) {
 		if took := time.Since(begin); took > 100*time.Millisecond {
 			t.Errorf("noticed after %v", took)
 		}
+		e.turn(t, NotServing, "true")
+		e.turn(t, NotServing, "false")
+		wantHealth(t, e, "NOT_SERVING") // for good
 		wantStatus(t, e.generate(t, request("late", words(9, 1), 5)).err, fatal)
 		bad := e.generate(t, request("bad", nil, 5))
 		if status.Code(bad.err) != codes.InvalidArgument {
@@ -335,6 +338,34 @@ func TestDeath(t *testing.T) {
 			t.Errorf("ended after %v with %v", time.Since(begin), err)
 		}
 	})
+}
+
+// TestDeathIsToldFirst: health knows of it before any stream does.
+//
+// Rules: death-health.
+func TestDeathIsToldFirst(t *testing.T) {
+	s, err := New(Config{Model: "m"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := s.ranks[0].loop
+	st := &stream{id: "r", ready: make(chan struct{}, 1)}
+	l.streams["r"] = st
+	told := 0
+	l.onDeath = func() {
+		if told++; len(st.outs) != 0 {
+			t.Error("the stream knew before")
+		}
+	}
+	if err := l.engine.Add(core.Request{ID: "r", Prompt: []uint32{1}, MaxTokens: 1}); err != nil {
+		t.Fatal(err)
+	}
+	l.engine.Kill()
+	l.deliver()
+	l.deliver()
+	if told != 1 || len(st.outs) != 1 || st.outs[0].Reason != core.Fatal {
+		t.Errorf("told %d times, %+v", told, st.outs)
+	}
 }
 
 // TestPause: with WAIT, requests are accepted and silent until the engine goes on, running ones end, and the prefix cache is

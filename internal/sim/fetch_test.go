@@ -89,13 +89,19 @@ func TestReplacedEngines(t *testing.T) {
 			}
 			p.end()
 		}
-		f := d.ranks[0].fetch
-		f.mu.Lock()
-		defer f.mu.Unlock()
-		if len(f.peers) != 1 || len(f.contacts) != 0 {
-			t.Errorf("%d engines are known", len(f.peers))
-		}
+		wantKnown(t, d, 1)
 	})
+}
+
+// wantKnown fails unless an engine knows so many others.
+func wantKnown(t *testing.T, e *engine, want int) {
+	t.Helper()
+	f := e.ranks[0].fetch
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if len(f.peers) != want || len(f.contacts) != 0 {
+		t.Errorf("%d engines are known, want %d; %d first contacts are under way", len(f.peers), want, len(f.contacts))
+	}
 }
 
 // flaky is a listener whose first Accepts fail.

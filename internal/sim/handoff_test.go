@@ -256,6 +256,7 @@ func TestUnreachable(t *testing.T) {
 				}
 				time.Sleep(20 * time.Millisecond)
 				wantBase(t, d)
+				wantKnown(t, d, 1)
 				if got := d.tokens(t, request("next", prompt, 5)); len(got) != 5 {
 					t.Errorf("D is not well: %v", got)
 				}

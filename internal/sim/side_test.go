@@ -79,6 +79,7 @@ func TestIncompatiblePeers(t *testing.T) {
 		pre := p.generate(t, prefillRequest(t, "r", prompt))
 		wantStatus(t, d.generate(t, decodeRequest("r", prompt, 2, pre.handOff(t))).err, "Internal: engine failed during generation")
 		wantBase(t, d)
+		wantKnown(t, d, 0)
 	})
 }
 
