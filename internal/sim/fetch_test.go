@@ -3,6 +3,7 @@ package sim
 import (
 	"context"
 	"errors"
+	"io"
 	"net"
 	"slices"
 	"sync/atomic"
@@ -91,6 +92,37 @@ func TestReplacedEngines(t *testing.T) {
 		}
 		wantKnown(t, d, 1)
 	})
+}
+
+// TestIdleConnections: of one engine a few are kept, of an unknown one none, and at the end none at all.
+func TestIdleConnections(t *testing.T) {
+	f := newFetcher(t.Context(), Config{}, nil, newFaultSet())
+	f.remember("p", "there")
+	var far []net.Conn
+	for range idlePerPeer + 2 {
+		near, other := net.Pipe()
+		far = append(far, other)
+		f.keep("p", near)
+	}
+	near, other := net.Pipe()
+	f.keep("unknown", near)
+	closed := func(conn net.Conn) bool {
+		return errors.Is(conn.SetReadDeadline(time.Now()), io.ErrClosedPipe) // a pipe knows of its other end
+	}
+	for i, conn := range far {
+		if got := closed(conn); got != (i >= idlePerPeer) {
+			t.Errorf("number %d is closed: %v", i, got)
+		}
+	}
+	if !closed(other) {
+		t.Error("a connection to nobody stays")
+	}
+	f.wait()
+	for i, conn := range far {
+		if !closed(conn) {
+			t.Errorf("number %d stays", i)
+		}
+	}
 }
 
 // wantKnown fails unless an engine knows so many others.

@@ -34,6 +34,7 @@ func TestHostilePeers(t *testing.T) {
 			"read first":     frame(kindRead, `{}`),
 			"not JSON":       frame(kindHello, `{`),
 			"other engine":   frame(kindHello, `{"engine_id":"x"}`),
+			"incompatible":   frame(kindHello, `{"engine_id":"`+e.EngineID()+`","compat":"x"}`),
 			"unknown kind":   append(append([]byte{}, good...), frame('?', `{}`)...),
 			"bad read":       append(append([]byte{}, good...), frame(kindRead, `{"blocks":["x"]}`)...),
 			"bad beat":       append(append([]byte{}, good...), frame(kindBeat, `7`)...),
@@ -54,6 +55,44 @@ func TestHostilePeers(t *testing.T) {
 		if got := e.tokens(t, request("r", words(9, 1), 3)); len(got) != 3 {
 			t.Errorf("engine is not well: %v", got)
 		}
+	})
+}
+
+// TestPeersAreCounted: there is a bound, and room again when some have left.
+func TestPeersAreCounted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		nw := network{}
+		start(t, nw, "e", nil)
+		open := func() bool {
+			conn, err := nw.dial(t.Context(), "e:1")
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { conn.Close() })
+			begin := time.Now()
+			gone := make(chan bool, 1)
+			go func() { gone <- closes(conn) && time.Since(begin) < helloTimeout }()
+			synctest.Wait()
+			select {
+			case <-gone:
+				return false
+			default:
+				return true
+			}
+		}
+		for n := range maxPeers {
+			if !open() {
+				t.Fatalf("number %d is hung up on", n)
+			}
+		}
+		if open() {
+			t.Error("one too many may stay")
+		}
+		time.Sleep(helloTimeout)
+		if synctest.Wait(); !open() {
+			t.Error("there is no room afterwards")
+		}
+		time.Sleep(helloTimeout)
 	})
 }
 
