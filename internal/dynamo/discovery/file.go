@@ -216,7 +216,7 @@ func (s *File) keep() {
 func (s *File) touchOwned() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var lost []recordID
+	lost := map[Bucket][]string{} // keys
 	for id, value := range s.owned {
 		f, name := s.folders[id.bucket], encodeFileName(id.key)
 		err := f.touch(name, time.Now())
@@ -235,12 +235,10 @@ func (s *File) touchOwned() {
 			continue
 		}
 		s.log.Warn("our discovery record "+what+"; writing it again", "bucket", string(id.bucket), "key", id.key)
-		lost = append(lost, id)
+		lost[id.bucket] = append(lost[id.bucket], id.key)
 	}
-	for _, id := range lost {
-		if err := s.restoreLocked(id); err != nil {
-			s.cannotKeep(id, err)
-		}
+	for bucket, keys := range lost {
+		s.restoreLocked(bucket, keys)
 	}
 }
 
@@ -250,18 +248,26 @@ func (s *File) cannotKeep(id recordID, err error) {
 	}
 }
 
-// restoreLocked is called with mu held.
-func (s *File) restoreLocked(id recordID) error {
-	f := s.folders[id.bucket]
-	if err := os.MkdirAll(f.path, 0o777); err != nil {
-		return fmt.Errorf("make discovery folder: %w", err)
+// restoreLocked writes records of one bucket again. It waits for the lock once, so that many of them take no longer than one.
+// Called with mu held.
+func (s *File) restoreLocked(bucket Bucket, keys []string) {
+	f := s.folders[bucket]
+	err := os.MkdirAll(f.path, 0o777)
+	unlock := func() {}
+	if err == nil {
+		unlock, err = s.lockOrNot(s.ctx, f)
 	}
-	unlock, err := s.lockOrNot(s.ctx, f)
 	if err != nil {
-		return err
+		s.cannotKeep(recordID{bucket, keys[0]}, err)
+		return
 	}
 	defer unlock()
-	return f.replace(encodeFileName(id.key), s.owned[id], time.Now())
+	for _, key := range keys {
+		id := recordID{bucket, key}
+		if err = f.replace(encodeFileName(key), s.owned[id], time.Now()); err != nil {
+			s.cannotKeep(id, err)
+		}
+	}
 }
 
 func (s *File) expireAll() {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -201,6 +202,37 @@ func TestKeeperBringsBackItsRecords(t *testing.T) {
 		synctest.Wait()
 		if exists(t, path) {
 			t.Error("a deleted record came back")
+		}
+	})
+}
+
+// Many records that are lost while a peer sits on the lock do not keep the others from being touched.
+func TestKeeperTouchesWhileItRestores(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		root := t.TempDir()
+		s := openTestFile(t, root)
+		defer mustClose(t, s)
+		mustCreate(t, s, ModelCards, cardKey, `{}`)
+		for i := range 30 {
+			mustCreate(t, s, Instances, fmt.Sprint("k", i), `{}`)
+		}
+		time.Sleep(time.Second)
+		instances := filepath.Join(root, string(Instances))
+		defer holdLock(t, instances)()
+		for _, name := range names(t, instances) {
+			if err := os.Remove(filepath.Join(instances, name)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for range 60 {
+			time.Sleep(500 * time.Millisecond)
+			info, err := os.Stat(filepath.Join(root, string(ModelCards), encodeFileName(cardKey)))
+			if err != nil || time.Since(info.ModTime()) > 5*time.Second {
+				t.Fatalf("the card is %v old; %v", time.Since(info.ModTime()), err)
+			}
+		}
+		if got := names(t, instances); len(got) != 30 {
+			t.Errorf("%d are back: %v", len(got), got)
 		}
 	})
 }
