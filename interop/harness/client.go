@@ -319,27 +319,34 @@ func (s *Stream) Close() {
 }
 
 // Abandon sends a streamed request, and goes away as soon as gone is closed, whether or not an answer has begun. It
-// returns when the request is over.
-func (c *Client) Abandon(t T, r Request, gone <-chan struct{}) {
+// returns when the request is over; the error says how it ended when it did so before.
+func (c *Client) Abandon(t T, r Request, gone <-chan struct{}) error {
 	t.Helper()
 	r.Stream = true
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	over := make(chan struct{})
+	var ended error // written before over is closed
 	go func() {
 		defer close(over)
-		if s, err := c.open(ctx, r); err == nil {
-			defer s.Close()
-			for s.next() {
-			}
+		s, err := c.open(ctx, r)
+		if err != nil {
+			ended = err
+			return
 		}
+		defer s.Close()
+		for s.next() {
+		}
+		ended = fmt.Errorf("it ended: status %d, finish %q, error %q, %.300s", s.Status, s.Finish, s.Error, s.Body)
 	}()
 	select {
 	case <-gone:
+		cancel()
+		<-over
+		return nil
 	case <-over:
+		return ended
 	}
-	cancel()
-	<-over
 }
 
 // Models returns the ids of /v1/models; none while the server cannot be reached.

@@ -34,12 +34,18 @@ func LeaveWhileFrozen(t T, f *Frontend, engine *Process, s *Sidecar, r Request) 
 		close(gone)
 		<-over
 	})
+	var ended error // by itself; written before over is closed
 	go func() {
 		defer close(over)
-		f.Abandon(t, r, gone)
+		ended = f.Abandon(t, r, gone)
 	}()
 	defer leave() // also when a poll fails
 	Poll(t, "the request to reach "+s.Name, Settle, func() error {
+		select {
+		case <-over:
+			return Final(ended)
+		default:
+		}
 		if n := s.Status.Metrics(t)[Inflight]; n != 1 {
 			return fmt.Errorf("%s = %v", Inflight, n)
 		}

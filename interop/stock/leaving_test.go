@@ -78,6 +78,7 @@ func settlesAndGoesOn(t *testing.T, d *deployment, leave func()) {
 	harness.WaitSettled(t, d.engines, d.sidecars...)
 	leave()
 	harness.WaitSettled(t, d.engines, d.sidecars...)
+	d.WaitServing(t, model) // an engine that stood still for long is out of routing for a moment
 	if after := good(t, d.Frontend, prompt(story[:333])).Text; after != before {
 		t.Errorf("the same prompt said %q before and %q after", before, after)
 	}
