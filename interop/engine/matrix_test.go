@@ -32,6 +32,7 @@ type matrix struct {
 	p, d            *smallEngine
 	prefill, decode *harness.Sidecar
 	seq             int
+	cancels         []string      // how many at which moment, in words
 	slowest         time.Duration // from the moment at which everything could go on to the last block
 }
 
@@ -69,7 +70,9 @@ func (m *matrix) send(r harness.Request) *leaver {
 	t, f := m.t, m.frontend
 	go func() {
 		defer close(l.over)
-		f.Abandon(t, r, l.gone)
+		if err := f.Abandon(t, r, l.gone); err != nil {
+			t.Logf("nobody left: %v", err)
+		}
 	}()
 	m.t.Cleanup(l.leave)
 	return l
@@ -141,6 +144,7 @@ func (m *matrix) goesOn() {
 			m.t.Errorf("%s: %v", e.name, err)
 		}
 	}
+	m.frontend.WaitServing(m.t, harness.RealModel) // an engine that stood still for long is out of routing for a moment
 	r := m.request(20)
 	r.Stream = false
 	through, alone := m.frontend.Ask(m.t, r), m.p.Ask(m.t, r)
@@ -149,26 +153,31 @@ func (m *matrix) goesOn() {
 	}
 }
 
-// testKills lets clients go at each moment: the frontend kills their requests.
+// testKills lets clients go at each moment: the frontend kills their requests, those in the prefill leg as soon as they are in
+// the other one. Nothing goes on before the worker knows.
 func (m *matrix) testKills() {
-	rounds := 0
 	for _, mo := range moments() {
 		m.on(mo.name, func() {
 			for range mo.rounds {
 				mo.run(m, 1, func(all []*leaver) {
+					holder := mo.holder(m)
+					cancels := holder.Status.Metrics(m.t)[harness.Cancels]
 					for _, l := range all {
 						l.leave()
 					}
+					if holder == m.decode {
+						holder.WaitCancels(m.t, cancels+float64(len(all)))
+					}
 				})
 				m.settle(released)
-				rounds++
 			}
 			m.goesOn()
 		})
+		m.cancelled(mo.rounds, mo.name)
 	}
+	const ends, tokens = 3, 20
 	m.on("around the last token", func() {
-		const tokens = 20
-		for read := tokens - 2; read <= tokens; read++ {
+		for read := tokens - ends + 1; read <= tokens; read++ {
 			r := m.request(tokens)
 			s := m.frontend.Open(m.t, r)
 			s.ReadChunks(m.t, min(read, tokens-1))
@@ -177,49 +186,45 @@ func (m *matrix) testKills() {
 			}
 			s.Close()
 			m.settle(released)
-			rounds++
 		}
 		m.goesOn()
 	})
+	m.cancelled(ends, "around the last token")
+	const random = 15
 	m.on("at a random moment", func() {
-		for range 15 {
+		for range random {
 			l := m.send(m.request(20))
 			pause(m.t, time.Duration(rand.IntN(250))*time.Millisecond)
 			l.leave()
 			// The frontend may have gone between prefill and decode, or before the first sidecar: then nobody can release P.
 			m.settle(expired)
-			rounds++
 		}
 		m.goesOn()
 	})
-	m.t.Logf("kills: %d rounds, slowest return to base %v", rounds, m.slowest.Round(10*time.Millisecond))
+	m.cancelled(random, "at a random moment")
 }
 
 // testResets kills the frontend itself at those moments, with several requests each: every connection is reset.
 func (m *matrix) testResets() {
-	m.slowest = 0
-	rounds := 0
+	const requests = 3
 	for _, mo := range moments() {
-		switch mo.name {
-		case "prefill queued", "decode before its headers", "decode fetching", "decode running":
-		default:
-			continue
-		}
 		m.on(mo.name, func() {
-			mo.run(m, 3, func(all []*leaver) {
+			mo.run(m, requests, func(all []*leaver) {
+				holder := mo.holder(m)
+				cancels := holder.Status.Metrics(m.t)[harness.Cancels]
 				m.frontend.Signal(syscall.SIGKILL)
 				<-m.frontend.Done()
 				for _, l := range all {
 					l.leave()
 				}
-				rounds++
+				holder.WaitCancels(m.t, cancels+float64(len(all)))
 			})
 			m.settle(released)
 			m.newFrontend()
 			m.goesOn()
 		})
+		m.cancelled(requests, mo.name)
 	}
-	m.t.Logf("resets: %d dead frontends, 3 requests each, slowest return to base %v", rounds, m.slowest.Round(10*time.Millisecond))
 }
 
 // on runs a part as a subtest.
@@ -262,9 +267,11 @@ func (m *matrix) testCrowd(length time.Duration) {
 					r.Prompt = fmt.Sprintf("%d/%d: %s", c, n, text[:rand.IntN(600)])
 					gone := make(chan struct{})
 					timer := time.AfterFunc(time.Duration(rand.IntN(1500))*time.Millisecond, func() { close(gone) })
-					m.frontend.Abandon(m.t, r, gone)
+					err := m.frontend.Abandon(m.t, r, gone)
 					timer.Stop()
-					count("left")
+					if err == nil {
+						count("left")
+					}
 					continue
 				}
 				a, err := m.frontend.TryAsk(m.t.Context(), r)
@@ -289,8 +296,9 @@ func (m *matrix) testCrowd(length time.Duration) {
 	m.slowest = 0
 	m.settle(expired)
 	m.goesOn()
-	m.t.Logf("crowd: %d clients for %v: %v; back at base after %v", clients, length, counts, m.slowest.Round(10*time.Millisecond))
-	if counts["right"] < 50 || counts["left"] < 50 {
+	m.cancelled(counts["left"], fmt.Sprintf("of %d clients in %v, at random moments; %d other answers right, %d wrong, %d failed",
+		clients, length, counts["right"], counts["wrong"], counts["failed"]))
+	if counts["right"] < 25 || counts["left"] < 25 { // a machine that is busy with other things, too, makes four times as many
 		m.t.Errorf("too few for a crowd: %v", counts)
 	}
 }

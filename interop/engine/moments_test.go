@@ -1,17 +1,27 @@
 package engine
 
 import (
+	"strings"
 	"testing"
 	"time"
 
 	"remora/interop/harness"
 )
 
-// moment brings a number of requests to a point of their life, calls leave there, and lets everything go on.
+// moment brings a number of requests to a point of their life, calls leave there, and lets everything go on. Its name begins with
+// the leg that they are in.
 type moment struct {
 	name   string
 	rounds int
 	run    func(m *matrix, n int, leave func([]*leaver))
+}
+
+// holder is the sidecar that has the requests.
+func (mo moment) holder(m *matrix) *harness.Sidecar {
+	if strings.HasPrefix(mo.name, "prefill ") {
+		return m.prefill
+	}
+	return m.decode
 }
 
 // burst sends n requests.

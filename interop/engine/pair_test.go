@@ -26,6 +26,7 @@ type smallEngine struct {
 	*harness.Process
 	*harness.Client
 
+	owner            *testing.T // what it runs for, also when a subtest starts it again
 	name, model      string
 	grpc, http, nixl int
 }
@@ -35,7 +36,7 @@ func (e *smallEngine) GRPCPort() int { return e.grpc }
 
 func newSmallEngine(t *testing.T, name, model string) *smallEngine {
 	t.Helper()
-	return &smallEngine{name: name, model: model, grpc: harness.FreePort(t), http: harness.FreePort(t), nixl: harness.FreePort(t)}
+	return &smallEngine{owner: t, name: name, model: model, grpc: harness.FreePort(t), http: harness.FreePort(t), nixl: harness.FreePort(t)}
 }
 
 // start does not wait until the engine serves.
@@ -58,7 +59,7 @@ func (e *smallEngine) run(t *testing.T, env []string, args ...string) {
 		nixl = strconv.Itoa(e.nixl)
 	}
 	e.Client = harness.NewClient(e.http)
-	e.Process = harness.Start(t, e.name, env, harness.Politely, append([]string{
+	e.Process = harness.Start(e.owner, e.name, env, harness.Politely, append([]string{
 		filepath.Join(harness.Root(t), "interop", "scripts", "start-engine.sh"), harness.VLLMVenv(t), e.model,
 		strconv.Itoa(e.http), strconv.Itoa(e.grpc), nixl,
 		"--max-num-seqs", strconv.Itoa(calibration.MaxSeqs), "--max-model-len", strconv.Itoa(calibration.MaxModelLen),
@@ -158,5 +159,5 @@ func calibrate(t *testing.T, p, d *smallEngine) {
 			held++
 		}
 	}
-	t.Logf("calibration: %d of %d rows hold for the real pair", held, len(rows))
+	t.Logf("SUMMARY: %d of %d rows hold for the real pair", held, len(rows))
 }

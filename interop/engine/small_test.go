@@ -12,9 +12,10 @@ func TestSmallPair(t *testing.T) {
 	p, d := startSmallPair(t)
 	t.Run("leaving", func(t *testing.T) {
 		m := newMatrix(t, p, d)
-		m.on("kills", m.testKills)
-		m.on("resets", m.testResets)
-		m.on("crowd", func() { m.testCrowd(2 * time.Minute) })
+		m.part("kills", m.testKills)
+		m.part("resets", m.testResets)
+		m.part("crowd", func() { m.testCrowd(2 * time.Minute) })
+		m.on("death", m.testDeath)
 	})
 	t.Run("calibration", func(t *testing.T) { calibrate(t, p, d) })
 }
