@@ -110,6 +110,7 @@ func TestExitCodes(t *testing.T) {
 		"sidecar, variable":       {args: append([]string{"sidecar"}, baseArgs...), env: environment{"DYN_SYSTEM_PORT": "40000"}, code: 1, last: "remora sidecar: invalid value '40000' for DYN_SYSTEM_PORT: not a whole number from -32768 to 32767"},
 		"sim, unknown flag":       {args: []string{"sim", "--bogus"}, code: 2, last: "For more information, try 'remora sim --help'."},
 		"sim, unwritable folder":  {args: []string{"sim", "--write-model", "/dev/null/x"}, code: 1, last: "remora sim: tinymodel: make the folder: mkdir /dev/null: not a directory"},
+		"sim, no model":           {args: []string{"sim", "--model-path", "/no/such", "--grpc-port=0"}, code: 1, last: "remora sim: --model-path /no/such is no folder: set it to a model's, or leave it out for the built-in model"},
 		"up, bad port":            {args: []string{"up", "--port=65536"}, code: 2, last: "For more information, try 'remora up --help'."},
 		"version, unknown flag":   {args: []string{"version", "--bogus"}, code: 2, last: "For more information, try 'remora version --help'."},
 		"line breaks in a cause":  {args: append([]string{"sidecar", "--endpoint-types=a\nb"}, baseArgs...), code: 1, last: `remora sidecar: --endpoint-types has "a\nb", which is not supported: set chat, completions or both`},

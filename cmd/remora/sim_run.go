@@ -27,6 +27,9 @@ func runSim(stop context.Context, config simConfig, stdout io.Writer) error {
 			return err //nolint:wrapcheck // it names its stage
 		}
 	}
+	if info, err := os.Stat(config.Engine.Model); err != nil || !info.IsDir() {
+		return refusal("--model-path " + config.Engine.Model + " is no folder: set it to a model's, or leave it out for the built-in model")
+	}
 	config.Engine.EventsHost = config.Host
 	for {
 		server, err := sim.New(config.Engine)

@@ -93,7 +93,7 @@ func TestSidecarStartFails(t *testing.T) {
 			}
 			g.reach(l.Addr().String())
 			_ = l.Close()
-		}, []string{"connection refused", "1s"}},
+		}, []string{"connection refused", "1s", "start vLLM with --grpc-port, or set --grpc-endpoint"}},
 		"engine is an HTTP server": {func(g *ground) {
 			server := httptest.NewServer(http.NotFoundHandler())
 			g.t.Cleanup(server.Close)
@@ -136,7 +136,7 @@ func TestSidecarStartFails(t *testing.T) {
 				g.t.Fatal(err)
 			}
 		}, []string{"tokenizer.json", "model"}},
-		"template missing": {func(g *ground) { g.args = append(g.args, "--custom-jinja-template=/no/such.jinja") }, []string{"/no/such.jinja"}},
+		"template missing": {func(g *ground) { g.args = append(g.args, "--custom-jinja-template=/no/such.jinja") }, []string{"/no/such.jinja", "--custom-jinja-template"}},
 		"discovery is a file": {func(g *ground) {
 			if err := os.WriteFile(g.kv, nil, 0o600); err != nil {
 				g.t.Fatal(err)

@@ -56,6 +56,9 @@ func (w *worker) look(stop context.Context, cfg vllm.Config, services ...string)
 	ctx, end := context.WithTimeout(stop, w.cfg.StartupDeadline)
 	defer end()
 	client, err := vllm.Dial(ctx, cfg)
+	if vllm.KindOfError(err) == vllm.CannotConnect {
+		err = fmt.Errorf("%w: start vLLM with --grpc-port, or set --grpc-endpoint to where it listens", err)
+	}
 	if err != nil {
 		return nil, vllm.Discovery{}, err
 	}

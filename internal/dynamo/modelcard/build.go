@@ -257,10 +257,10 @@ func (b *builder) findTemplate() (*templateFile, error) {
 		}
 		file, err := check(path)
 		if errors.Is(err, fs.ErrNotExist) {
-			return nil, fmt.Errorf("%w: custom template %s does not exist", ErrConfig, path)
+			return nil, fmt.Errorf("%w: custom template %s does not exist (see --custom-jinja-template)", ErrConfig, path)
 		}
 		if err != nil {
-			return nil, fmt.Errorf("%w: custom template: %w", ErrConfig, err)
+			return nil, fmt.Errorf("%w: custom template (see --custom-jinja-template): %w", ErrConfig, err)
 		}
 		return &templateFile{Jinja: &template{IsCustom: true, File: file}}, nil
 	}
