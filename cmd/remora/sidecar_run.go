@@ -20,9 +20,20 @@ import (
 
 // runSidecar serves until stop ends, and at once ends when cut does.
 func runSidecar(stop, cut context.Context, c sidecarConfig, logger *slog.Logger) error {
-	log := logger.With(logging.TargetKey, "remora::worker")
-	defer tuneRuntime(log)()
-	id, metrics := discovery.NewID(), status.NewMetrics()
+	config := c.worker(discovery.NewID(), status.NewMetrics(), logger)
+	defer tuneRuntime(config.Log)()
+	if c.System.Enabled {
+		var err error
+		address := net.JoinHostPort(c.System.Host, strconv.Itoa(int(c.System.Port)))
+		if config.System, err = new(net.ListenConfig).Listen(stop, "tcp", address); err != nil {
+			return fmt.Errorf("the system status server can't listen on %s (see DYN_SYSTEM_HOST and DYN_SYSTEM_PORT): %w", address, err)
+		}
+	}
+	return worker.Run(stop, cut, config) //nolint:wrapcheck // it says all
+}
+
+// worker puts the settings into the worker's terms; the listener of its status server is left to runSidecar.
+func (c sidecarConfig) worker(id uint64, metrics *status.Metrics, logger *slog.Logger) worker.Config {
 	config := worker.Config{
 		InstanceID: id, Metrics: metrics,
 		OpenStore: func(ctx context.Context) (discovery.Store, error) {
@@ -40,7 +51,7 @@ func runSidecar(stop, cut context.Context, c sidecarConfig, logger *slog.Logger)
 		ExcludeToolsWhenChoiceNone: c.Card.ExcludeToolsWhenChoiceNone, StableRoutingID: c.Card.StableRoutingID,
 		HandoffCheck: c.Handoff.Check, DrainDeadline: c.Handoff.DrainDeadline,
 		Policy: c.Handoff.Policy, Lease: c.Handoff.Lease, ReleaseDeclined: c.Handoff.ReleaseDeclined,
-		GracePeriod: c.Shutdown.Grace, ShutdownTimeout: c.shutdownTimeout(), Log: log,
+		GracePeriod: c.Shutdown.Grace, ShutdownTimeout: c.shutdownTimeout(), Log: logger.With(logging.TargetKey, "remora::worker"),
 	}
 	if c.RequestPlane.Host.IsValid() {
 		config.Host = c.RequestPlane.Host.String()
@@ -51,14 +62,7 @@ func runSidecar(stop, cut context.Context, c sidecarConfig, logger *slog.Logger)
 			return openNATS(ctx, *c.RequestPlane.NATS, metrics, logger.With(logging.TargetKey, "remora::requestplane"))
 		}
 	}
-	if c.System.Enabled {
-		var err error
-		address := net.JoinHostPort(c.System.Host, strconv.Itoa(int(c.System.Port)))
-		if config.System, err = new(net.ListenConfig).Listen(stop, "tcp", address); err != nil {
-			return fmt.Errorf("the system status server can't listen on %s (see DYN_SYSTEM_HOST and DYN_SYSTEM_PORT): %w", address, err)
-		}
-	}
-	return worker.Run(stop, cut, config) //nolint:wrapcheck // it says all
+	return config
 }
 
 // openStore opens the discovery. id is the worker's, under which etcd has its lease.
