@@ -8,6 +8,9 @@
 // must be one of the table in differences_test.go, which says why it is there and which row of docs/differences.md tells users;
 // an entry that no case needs any more, or without its row, fails as well.
 //
+// TestCommandLines does the same with a thousand command lines and environments: taken or refused, exit code, what the complaint
+// names, and what a worker that starts has made of it.
+//
 // The frontend's side is written here once more, from the bytes up (wire_test.go): it can send what a good client never would,
 // and it does not share its mistakes with the code that it judges.
 //

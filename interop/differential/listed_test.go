@@ -211,4 +211,43 @@ var differences = []difference{
 		name: "an interrupt ends well", cases: "agg/shutdown/idle, interrupted", path: "exit code", rust: "-1", remora: "0",
 		row: "SIGINT", reason: "both signals ask for the same",
 	},
+	{
+		name: "parts that are not there", path: "start", rust: "serves|ends with 1", remora: "ends with 1",
+		cases: `agg/command line/.*(quic|-route-to-encoder|DYN_ROUTE_TO_ENCODER=true|-enable-rl|DYN_ENABLE_RL=true|-rl-world-size[= ]1|RL_WORLD_SIZE=1).*`,
+		row:   "not there yet", reason: "a start that is refused says what to set",
+	},
+	{
+		name: "other endpoint types", cases: "agg/command line/.*(-endpoint-types|DYN_ENDPOINT_TYPES)=embedding.*", path: "start", rust: "serves", remora: "ends with 1",
+		row: "`--endpoint-types`", reason: "this worker has nothing to offer there",
+	},
+	{
+		name: "names that are mistakes", path: "start", rust: "serves", remora: "ends with 1",
+		cases: `agg/command line/(DYN_(NAMESPACE|COMPONENT|ENDPOINT|NAMESPACE_WORKER_SUFFIX)=(| |a b|a\\nb|a/b) .*|.* --(namespace|component|endpoint)[= ](|=| |a b|a\\nb|a/b))`,
+		row:   "names (namespace, component, endpoint) that are empty or have blanks, slashes or control characters", reason: "nobody would find the worker",
+	},
+	{
+		name: "addresses that cannot be one", cases: `agg/command line/.*(grpc-endpoint|GRPC_ENDPOINT)=(//|/|http://@)engine.*`, path: "start", rust: "serves", remora: "ends with 2",
+		row: "`--grpc-endpoint` with a host that cannot be one (punctuation, letters beyond ASCII), an empty port or port 0, stray slashes or an empty user", reason: "the rest would be read as if it were not there",
+	},
+	{
+		name: "URLs that are none", cases: "agg/command line/.*(VLLM_HTTP_ENDPOINT|vllm-http-endpoint)=http://a/%zz.*", path: "start", rust: "serves", remora: "ends with 2",
+		row: "`--vllm-http-endpoint` with control characters or a broken escape", reason: "it is no URL",
+	},
+	{
+		name: "arguments that are no UTF-8", cases: `agg/command line/.*\\xff.*`, path: "start", rust: "ends with 1", remora: "ends with 2",
+		row: "arguments that are no UTF-8", reason: "it is wrong usage",
+	},
+	{
+		name: "bytes of a variable are not shown", cases: `agg/command line/.*=\\xff .*`, path: "complaint mentions", rust: ".*\ufffd.*", remora: "",
+		row: "arguments that are no UTF-8", reason: "the variable is named",
+	},
+	{
+		name: "empty names of parsers", cases: "agg/command line/.*(-parser|_PARSER)[= ].*", path: `record mdc/.*\.runtime_config\.(tool_call|reasoning)_parser`, rust: `""`, remora: "null",
+		row: "parser names that are set but empty", reason: "nothing is no parser",
+	},
+	{
+		name: "variables that cannot be read", cases: `agg/command line/DYN_(REQUEST_PLANE_CODEC=Json|TCP_RPC_PORT=x|TCP_MAX_MESSAGE_SIZE=-1|ENGINE_REQUEST_LIMIT=1.5|GRACEFUL_SHUTDOWN_GRACE_PERIOD_SECS=x|LOG=(=|a=b)|LOGGING_CONSOLE_FORMAT=xml|LORA_ENABLED=2) .*`,
+		path: "start", rust: "serves", remora: "ends with 1",
+		row: "runtime variables that cannot be read: numbers, ports, sizes, times, codecs, log levels and formats, words other than 1, 0, true, false, yes, no, on, off", reason: "a setting that is lost in silence",
+	},
 }

@@ -213,11 +213,11 @@ func (c *Cluster) StartSidecar(t T, kind Kind, role Role, grpcPort int, args ...
 	env := append([]string{
 		"DYN_SYSTEM_HOST=127.0.0.1", "DYN_SYSTEM_PORT=" + strconv.Itoa(system), "DYN_LOG=debug",
 	}, c.env...)
-	argv := []string{dynamoPython(t), "-m", "dynamo.vllm.sidecar"}
 	end := AtOnce
 	if kind == Remora {
-		argv, end = []string{remoraBinary(t), "sidecar"}, Politely
+		end = Politely
 	}
+	argv := sidecarCommand(t, kind)
 	argv = append(argv, "--grpc-endpoint", "http://127.0.0.1:"+strconv.Itoa(grpcPort), "--disaggregation-mode", string(role))
 	name := fmt.Sprintf("%s-%s-%d", kind, role, grpcPort)
 	s := &Sidecar{Start(t, name, env, end, append(argv, args...)...), role, NewClient(system)}
@@ -233,6 +233,20 @@ func (c *Cluster) StartSidecar(t T, kind Kind, role Role, grpcPort int, args ...
 		})
 	}
 	return s
+}
+
+// StartCommand starts a sidecar with exactly these arguments and variables. It is killed when the test ends.
+func StartCommand(t T, kind Kind, env, args []string) *Process {
+	t.Helper()
+	return Start(t, string(kind), env, AtOnce, append(sidecarCommand(t, kind), args...)...)
+}
+
+func sidecarCommand(t T, kind Kind) []string {
+	t.Helper()
+	if kind == Remora {
+		return []string{remoraBinary(t), "sidecar"}
+	}
+	return []string{dynamoPython(t), "-m", "dynamo.vllm.sidecar"}
 }
 
 // WaitReady waits until the sidecar says that it serves.
