@@ -2,6 +2,9 @@ package worker
 
 import (
 	"errors"
+	"net/http"
+	"net/http/httptest"
+	"regexp"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -12,6 +15,7 @@ import (
 	"remora/internal/dynamo/discovery"
 	"remora/internal/dynamo/protocol"
 	"remora/internal/dynamo/requestplane"
+	"remora/internal/dynamo/status"
 	"remora/internal/vllm/vllmtest"
 	pb "remora/proto/vllm"
 )
@@ -203,6 +207,28 @@ func TestShutdownIdle(t *testing.T) {
 				w.ends(nil, began, grace, grace+time.Second)
 			})
 		})
+	}
+}
+
+// TestTimesAreTold: the gauges of how long the engine was waited for at the start, and the requests at the end.
+func TestTimesAreTold(t *testing.T) {
+	metrics := status.NewMetrics()
+	inWhole(t, protocol.Aggregated, func(w *whole) {
+		w.cfg.Metrics = metrics
+		w.engine.Down()
+		time.AfterFunc(10*time.Second, w.engine.Up)
+	}, func(w *whole) {
+		w.target()
+		w.stop()
+		<-w.done
+	})
+	told := httptest.NewRecorder()
+	metrics.Handler().ServeHTTP(told, httptest.NewRequest(http.MethodGet, "/metrics", http.NoBody))
+	for _, name := range []string{"model_load_time", "drain_time"} {
+		line := regexp.MustCompile(`(?m)^dynamo_component_` + name + `_seconds{.*} ([1-9][0-9.]*)$`)
+		if !line.MatchString(told.Body.String()) {
+			t.Errorf("%s is not told", name)
+		}
 	}
 }
 
