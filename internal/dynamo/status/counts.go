@@ -158,7 +158,8 @@ func (c *counts) process() []prometheus.Collector {
 	return []prometheus.Collector{
 		c.networkTransit, c.firstResponse, c.permitWait, c.engineRequests, c.queued, c.rejections, c.enqueueRejected,
 		c.queueDepth, c.queueCapacity, c.poolActive, c.poolCapacity,
-		c.terminals.vec, c.drains.vec, c.drainSeconds, c.draining, c.aborts, c.handoffsRefused.vec, c.unstamped, c.releases.vec, c.orphans, c.engineUp, c.engineLosses.vec,
+		c.terminals.vec, c.drains.vec, c.drainSeconds, c.draining, c.aborts, c.handoffsRefused.vec, c.unstamped, c.releases.vec, c.orphans,
+		c.engineUp, c.engineLosses.vec,
 		c.kvUnusable, c.discoveryUp, c.leasesLost, c.planeUp, c.planeReconnects,
 	}
 }
