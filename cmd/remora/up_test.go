@@ -20,6 +20,7 @@ import (
 type small struct {
 	t       *testing.T
 	url     string
+	engine  string // URL of the last engine's HTTP side
 	stopNow context.CancelFunc
 	cutNow  context.CancelFunc
 	code    chan int
@@ -27,7 +28,10 @@ type small struct {
 	temp    string        // the folder for temporary files
 }
 
-var doorLine = regexp.MustCompile(`front door +(http://\S+), ready`)
+var (
+	doorLine   = regexp.MustCompile(`front door +(http://\S+), ready`)
+	engineLine = regexp.MustCompile(`metrics (http://\S+)/metrics`)
+)
 
 func startUp(t *testing.T, args ...string) *small {
 	t.Helper()
@@ -45,6 +49,9 @@ func startUp(t *testing.T, args ...string) *small {
 	for s.url == "" {
 		select {
 		case line := <-out:
+			if found := engineLine.FindStringSubmatch(line); found != nil {
+				s.engine = found[1]
+			}
 			if found := doorLine.FindStringSubmatch(line); found != nil {
 				s.url = found[1]
 			}
@@ -176,6 +183,35 @@ func TestUpIsCut(t *testing.T) {
 	<-s.code // either code: whether the worker still had the request when it was cut is a race with the front door's end
 	if took := time.Since(began); took > 4*time.Second {
 		t.Errorf("it took %v", took)
+	}
+	if left, err := os.ReadDir(s.temp); err != nil || len(left) > 0 {
+		t.Errorf("left in the folder for temporary files: %v %v", left, err)
+	}
+}
+
+// TestUpPartBreaks: a part that ends by itself ends it all, with one line that says which, and leaves nothing.
+func TestUpPartBreaks(t *testing.T) {
+	s := startUp(t)
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, s.engine+"/sim/restart", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	answer, err := http.DefaultClient.Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = answer.Body.Close()
+	http.DefaultClient.CloseIdleConnections()
+	limit := time.NewTimer(20 * time.Second)
+	defer limit.Stop()
+	select {
+	case code := <-s.code:
+		lines := strings.Split(strings.TrimSpace(s.logs.String()), "\n")
+		if last := lines[len(lines)-1]; code != exitFailed || !strings.HasPrefix(last, "remora up: decode engine: ") {
+			t.Errorf("code %d: %s", code, last)
+		}
+	case <-limit.C:
+		t.Fatal("it still runs")
 	}
 	if left, err := os.ReadDir(s.temp); err != nil || len(left) > 0 {
 		t.Errorf("left in the folder for temporary files: %v %v", left, err)
