@@ -1,11 +1,7 @@
 package frontdoor
 
 import (
-	"bufio"
-	"fmt"
-	"io"
 	"net/http"
-	"slices"
 	"strings"
 	"testing"
 
@@ -176,29 +172,6 @@ func TestTooManyRequests(t *testing.T) {
 	c.accept()
 	c.finish(protocol.FinishStop)
 	<-first
-}
-
-// TestTooManyConnections: one too many is served when another has gone, and not before.
-func TestTooManyConnections(t *testing.T) {
-	d := openDoor(t, func(c *Config) { c.MaxConnections = 1 })
-	d.serve(protocol.Aggregated)
-	request := func(prompt string) string {
-		body := `{"model":"tiny","prompt":"` + prompt + `"}`
-		return fmt.Sprintf("POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s", completionPath, len(body), body)
-	}
-	first := d.raw("GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
-	_, err := http.ReadResponse(bufio.NewReader(first), nil) //nolint:bodyclose // first is closed
-	d.must(err)
-	d.raw(request("second"))
-	_, err = io.WriteString(first, request("first"))
-	d.must(err)
-	for _, prompt := range []string{"first", "second"} {
-		c := d.call()
-		if !slices.Equal(c.request.TokenIDs, tinymodel.Encode(prompt)) {
-			t.Errorf("%v is not the %s", c.request.TokenIDs, prompt)
-		}
-		_ = first.Close()
-	}
 }
 
 func FuzzRequest(f *testing.F) {

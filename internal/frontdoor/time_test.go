@@ -18,13 +18,14 @@ import (
 )
 
 // inBubble plays one client's connection against a door with an aggregated worker, in virtual time.
-func inBubble(t *testing.T, play func(d *door, conn net.Conn)) {
+func inBubble(t *testing.T, config Config, play func(d *door, ln *memnet.Listener, conn net.Conn)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		var memory discovery.Memory
 		d := &door{t: t, plane: newFakePlane(), store: memory.Open()}
 		watched := memory.Open()
-		d.server = New(Config{Store: watched, Plane: d.plane, Model: TinyModel{}})
+		config.Store, config.Plane, config.Model = watched, d.plane, TinyModel{}
+		d.server = New(config)
 		ln := memnet.Listen(4 << 10)
 		stop, stopNow := context.WithCancel(context.Background())
 		done := make(chan error)
@@ -32,7 +33,7 @@ func inBubble(t *testing.T, play func(d *door, conn net.Conn)) {
 		d.serve(protocol.Aggregated)
 		conn, err := ln.Dial()
 		d.must(err)
-		play(d, conn)
+		play(d, ln, conn)
 		_ = conn.Close()
 		stopNow()
 		d.must(<-done)
@@ -48,7 +49,7 @@ func streamRequest() string {
 
 // TestLongAnswer: no limit is meant for an answer that takes its time.
 func TestLongAnswer(t *testing.T) {
-	inBubble(t, func(d *door, conn net.Conn) {
+	inBubble(t, Config{}, func(d *door, _ *memnet.Listener, conn net.Conn) {
 		_, err := io.WriteString(conn, streamRequest())
 		d.must(err)
 		c := d.call()
@@ -74,7 +75,7 @@ func TestLongAnswer(t *testing.T) {
 
 // TestStalledUpload: half a body is waited for as long as bodyTime says.
 func TestStalledUpload(t *testing.T) {
-	inBubble(t, func(d *door, conn net.Conn) {
+	inBubble(t, Config{}, func(d *door, _ *memnet.Listener, conn net.Conn) {
 		_, err := io.WriteString(conn, "POST "+chatPath+" HTTP/1.1\r\nHost: x\r\nContent-Length: 99\r\n\r\n{")
 		d.must(err)
 		began := time.Now()
@@ -89,7 +90,7 @@ func TestStalledUpload(t *testing.T) {
 
 // TestStalledReader: a client that does not read is gone once a write has waited for as long as it may.
 func TestStalledReader(t *testing.T) {
-	inBubble(t, func(d *door, conn net.Conn) {
+	inBubble(t, Config{}, func(d *door, _ *memnet.Listener, conn net.Conn) {
 		_, err := io.WriteString(conn, streamRequest())
 		d.must(err)
 		c := d.call()
@@ -102,5 +103,22 @@ func TestStalledReader(t *testing.T) {
 		if took := time.Since(began); took != time.Minute {
 			d.t.Errorf("after %v", took)
 		}
+	})
+}
+
+// TestTooManyConnections: one too many is accepted when another has gone, and not before.
+func TestTooManyConnections(t *testing.T) {
+	inBubble(t, Config{MaxConnections: 1}, func(d *door, ln *memnet.Listener, first net.Conn) {
+		accepted := make(chan net.Conn, 1)
+		go func() {
+			conn, _ := ln.Dial() // returns when the listener has taken it
+			accepted <- conn
+		}()
+		synctest.Wait()
+		if len(accepted) > 0 {
+			d.t.Error("accepted beside the first")
+		}
+		d.must(first.Close())
+		d.must((<-accepted).Close())
 	})
 }
