@@ -257,6 +257,9 @@ func TestUnreachable(t *testing.T) {
 				time.Sleep(20 * time.Millisecond)
 				wantBase(t, d)
 				wantKnown(t, d, 1)
+				if f := d.ranks[0].fetch; f.peers[p.EngineID()] == nil { // at rest by now
+					t.Error("somebody else is known in P's place")
+				}
 				if got := d.tokens(t, request("next", prompt, 5)); len(got) != 5 {
 					t.Errorf("D is not well: %v", got)
 				}

@@ -85,13 +85,18 @@ func TestReceivedGoFirst(t *testing.T) {
 func TestAdmission(t *testing.T) {
 	b := newBench(t, func(c *Config) { c.Blocks, c.PrefillTokens = 17, 8 })
 	h := b.handOff("p", prompt(20, 9))
-	b.add(b.d, greedy("long", prompt(45, 1), 2), greedy("other", prompt(45, 2), 2))
-	b.step()
-	if got := ids(b.d.running) + " " + ids(b.d.queue); got != "[long] [other]" || b.d.pool.free < 12 {
+	b.add(b.d, greedy("first", prompt(45, 1), 9), greedy("other", prompt(45, 2), 2))
+	for range 7 { // the last one has a few tokens to spare for a beginning
+		b.step()
+	}
+	if got := ids(b.d.running) + " " + ids(b.d.queue); got != "[first] [other]" || b.d.pool.free < 3 {
 		t.Errorf("%s, %d blocks free", got, b.d.pool.free)
 	}
 	b.d.Cancel("other", Aborted)
+	b.settle()
 	b.stall = true
+	b.add(b.d, greedy("long", prompt(45, 3), 2))
+	b.step()
 	b.add(b.d, decode("d", prompt(20, 9), 2, h)) // five blocks; "long" needs twelve of sixteen
 	b.step()
 	if b.d.Stats().Deferred != 0 {
@@ -99,7 +104,7 @@ func TestAdmission(t *testing.T) {
 	}
 	b.stall = false
 	b.settle()
-	if s := b.d.Stats(); s.Preemptions != 0 || s.Finished[Length] != 2 {
+	if s := b.d.Stats(); s.Preemptions != 0 || s.Finished[Length] != 3 {
 		t.Errorf("%+v", s)
 	}
 	b.wantIdle(b.p)
