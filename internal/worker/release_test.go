@@ -42,15 +42,16 @@ func TestRelease(t *testing.T) {
 		releases int
 		result   string // of the metric
 	}{
-		"declined here":          {spoil: unfit, age: time.Second, want: "prologue(Backend.InvalidArgument)", releases: 1, result: "done"},
-		"declined by the engine": {engine: []vllmtest.Step{vllmtest.Status(codes.NotFound, "model `x` not found")}, age: time.Second, want: "prologue(Backend.InvalidArgument)", releases: 1, result: "done"},
-		"declined late: too old": {engine: []vllmtest.Step{vllmtest.Sleep(25 * time.Second), vllmtest.Status(codes.NotFound, "no")}, age: time.Second, want: "prologue(Backend.InvalidArgument)", result: "failed"},
-		"declined here: too old": {spoil: unfit, age: time.Minute, want: "prologue(Backend.InvalidArgument)"},
-		"declined here: used":    {spoil: unfit, age: time.Second, again: true, want: "prologue(Backend.InvalidArgument)"},
-		"switched off":           {spoil: unfit, age: time.Second, off: true, want: "prologue(Backend.InvalidArgument)"},
-		"the engine broke":       {engine: []vllmtest.Step{vllmtest.Status(codes.Internal, "engine failed")}, age: time.Second, want: "error(Backend.Unknown) final"},
-		"declined after headers": {engine: []vllmtest.Step{vllmtest.Headers(), vllmtest.Status(codes.InvalidArgument, "late")}, age: time.Second, want: "error(Backend.InvalidArgument) final"},
-		"answered":               {age: time.Second, want: "1 2 3 length final"},
+		"declined here":             {spoil: unfit, age: time.Second, want: "prologue(Backend.InvalidArgument)", releases: 1, result: "done"},
+		"declined by the engine":    {engine: []vllmtest.Step{vllmtest.Status(codes.NotFound, "model `x` not found")}, age: time.Second, want: "prologue(Backend.InvalidArgument)", releases: 1, result: "done"},
+		"declined for want of room": {engine: []vllmtest.Step{vllmtest.Status(codes.ResourceExhausted, "full")}, age: time.Second, want: "prologue(WorkerOverloaded)", releases: 1, result: "done"},
+		"declined late: too old":    {engine: []vllmtest.Step{vllmtest.Sleep(25 * time.Second), vllmtest.Status(codes.NotFound, "no")}, age: time.Second, want: "prologue(Backend.InvalidArgument)", result: "failed"},
+		"declined here: too old":    {spoil: unfit, age: time.Minute, want: "prologue(Backend.InvalidArgument)"},
+		"declined here: used":       {spoil: unfit, age: time.Second, again: true, want: "prologue(Backend.InvalidArgument)"},
+		"switched off":              {spoil: unfit, age: time.Second, off: true, want: "prologue(Backend.InvalidArgument)"},
+		"the engine broke":          {engine: []vllmtest.Step{vllmtest.Status(codes.Internal, "engine failed")}, age: time.Second, want: "error(Backend.Unknown) final"},
+		"declined after headers":    {engine: []vllmtest.Step{vllmtest.Headers(), vllmtest.Status(codes.InvalidArgument, "late")}, age: time.Second, want: "error(Backend.InvalidArgument) final"},
+		"answered":                  {age: time.Second, want: "1 2 3 length final"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, protocol.Decode, func(r *rig) {
@@ -95,6 +96,37 @@ func TestRelease(t *testing.T) {
 	}
 }
 
+// TestReleaseFails: a release that the engine refuses, or does not end within the drain deadline, is counted as failed.
+func TestReleaseFails(t *testing.T) {
+	for name, row := range map[string]struct {
+		script []vllmtest.Step
+		takes  time.Duration
+	}{
+		"refused": {[]vllmtest.Step{vllmtest.Status(codes.Internal, "no")}, 0},
+		"silence": {[]vllmtest.Step{vllmtest.Headers(), vllmtest.Silence()}, 30 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, protocol.Decode, func(r *rig) {
+				r.svc.releases = true
+				r.engine.Script("x", vllmtest.Status(codes.NotFound, "no"))
+				r.engine.Set(func(b *vllmtest.Behaviour) {
+					b.Script = func(*pb.GenerateRequest) []vllmtest.Step { return row.script }
+				})
+				began := time.Now()
+				r.send("x").read()
+				r.wg.Wait()
+				r.svc.background.Wait()
+				if took := time.Since(began); took < row.takes || took > row.takes+time.Second {
+					t.Errorf("it took %v, want %v", took, row.takes)
+				}
+				if failed, done := r.count("remora_handoff_releases_total", `"failed"`), r.count("remora_handoff_releases_total", `"done"`); failed != 1 || done != 0 {
+					t.Errorf("%v failed, %v done", failed, done)
+				}
+			})
+		})
+	}
+}
+
 // TestReleaseDoesNotWaitForTheFrontend: a refused decode dials back and releases at once.
 func TestReleaseDoesNotWaitForTheFrontend(t *testing.T) {
 	bubble(t, protocol.Decode, func(r *rig) {
@@ -110,6 +142,18 @@ func TestReleaseDoesNotWaitForTheFrontend(t *testing.T) {
 		synctest.Wait()
 		if sent := r.releases(); len(sent) != 1 || !time.Now().Equal(began) {
 			t.Errorf("%d releases after %v", len(sent), time.Since(began))
+		}
+	})
+}
+
+// TestDrainOutcomes: each is counted under its own word.
+func TestDrainOutcomes(t *testing.T) {
+	bubble(t, protocol.Decode, func(r *rig) {
+		for o := handoff.DrainReleased; o <= handoff.DrainCut; o++ {
+			r.svc.metrics.DrainEnded(drainOutcome(o), time.Second)
+			if n := r.count("remora_drains_total", `"`+o.String()+`"`); n != 1 {
+				t.Errorf("%v is counted %v times under its name", o, n)
+			}
 		}
 	})
 }
