@@ -83,7 +83,8 @@ func TestReaderOfTheLogGoes(t *testing.T) {
 		t.Fatal(err)
 	}
 	lines := bufio.NewScanner(log)
-	for lines.Scan() && !strings.Contains(lines.Text(), "waiting for the engine") {
+	for waits := false; !waits && lines.Scan(); {
+		waits = strings.Contains(lines.Text(), "waiting for the engine")
 	}
 	if err = log.Close(); err != nil {
 		t.Fatal(err)

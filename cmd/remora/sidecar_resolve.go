@@ -118,7 +118,8 @@ func (s *sidecarFlags) resolve(from flags.Sources, lookup func(string) (string, 
 		}
 	}
 	if s.startupSecs >= math.MaxInt64 { // the Rust sidecar's clock ends about there
-		return sidecarConfig{}, refusal(fmt.Sprintf("--grpc-startup-deadline-secs %d is beyond the range of the clock: set at most %d", s.startupSecs, math.MaxInt64-1))
+		return sidecarConfig{}, refusal(fmt.Sprintf("--grpc-startup-deadline-secs %d is beyond the range of the clock: set at most %d",
+			s.startupSecs, math.MaxInt64-1))
 	}
 	if err = card.setTypes(s.endpointTypes); err != nil && s.role != protocol.Prefill { // whose card does not say them
 		return sidecarConfig{}, err

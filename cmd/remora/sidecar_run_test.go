@@ -39,7 +39,7 @@ func TestSettingsReachTheWorker(t *testing.T) {
 			need(&after)
 		}
 		c.change(&after)
-		if reflect.DeepEqual(told(before), told(after)) {
+		if reflect.DeepEqual(told(before), told(after)) { //nolint:govet // an error value in there is nil on both sides
 			t.Errorf("the worker is not told of %s=%s", c.env, c.value)
 		}
 	}

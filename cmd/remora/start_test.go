@@ -204,7 +204,7 @@ func silent(t *testing.T, reached chan<- struct{}) (address string) {
 			if err != nil {
 				return
 			}
-			defer conn.Close() //nolint:revive,gocritic // until the end of the test
+			defer conn.Close() //nolint:gocritic // until the end of the test
 			once.Do(func() { close(reached) })
 		}
 	}()

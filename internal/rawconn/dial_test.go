@@ -72,8 +72,8 @@ func TestDialOptions(t *testing.T) {
 			"TCP_KEEPINTVL": {unix.IPPROTO_TCP, unix.TCP_KEEPINTVL, int(want.Interval / time.Second)},
 			"TCP_KEEPCNT":   {unix.IPPROTO_TCP, unix.TCP_KEEPCNT, want.Count},
 		} {
-			if got, err := unix.GetsockoptInt(int(fd), option[0], option[1]); err != nil || got != option[2] {
-				t.Errorf("%s is %d, want %d; %v", name, got, option[2], err)
+			if got, errGet := unix.GetsockoptInt(int(fd), option[0], option[1]); errGet != nil || got != option[2] {
+				t.Errorf("%s is %d, want %d; %v", name, got, option[2], errGet)
 			}
 		}
 	})
