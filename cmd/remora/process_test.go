@@ -3,8 +3,11 @@ package main
 import (
 	"bufio"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
+	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -66,6 +69,71 @@ func TestFullDisk(t *testing.T) {
 			t.Error(err)
 		}
 	}
+}
+
+// TestTerminalGoes: a hang-up ends a command as an interrupt does, and not at all where it was started with hang-ups ignored.
+// Nobody reads what it prints.
+func TestTerminalGoes(t *testing.T) {
+	for _, row := range []struct {
+		name string
+		wrap []string // a shell that becomes the program
+		send []syscall.Signal
+	}{
+		{"hang-up", nil, []syscall.Signal{syscall.SIGHUP}},
+		{"ignored", []string{"/bin/sh", "-c", `trap "" HUP; exec "$0" "$@"`}, []syscall.Signal{syscall.SIGHUP, syscall.SIGTERM}},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			cmd := program(t, nil, "up", "--port", "0", "--aggregated")
+			folder := strings.TrimPrefix(cmd.Env[1], "TMPDIR=")
+			if row.wrap != nil {
+				cmd.Path, cmd.Args = row.wrap[0], slices.Concat(row.wrap, []string{cmd.Path}, cmd.Args[1:])
+			}
+			out, theirs, err := os.Pipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			cmd.Stdout, cmd.Stderr = theirs, theirs
+			if err = errors.Join(cmd.Start(), theirs.Close()); err != nil {
+				t.Fatal(err)
+			}
+			if _, err = bufio.NewReader(out).ReadString('\n'); err != nil {
+				t.Fatal(err)
+			}
+			if heard := catches(t, cmd.Process.Pid, syscall.SIGHUP); heard != (row.wrap == nil) {
+				t.Errorf("listens for hang-ups: %v", heard)
+			}
+			if err = out.Close(); err != nil {
+				t.Fatal(err)
+			}
+			for _, s := range row.send {
+				if err = cmd.Process.Signal(s); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if code := exit(t, cmd.Wait()); code != exitOK {
+				t.Errorf("code %d", code)
+			}
+			if left, err := os.ReadDir(folder); err != nil || len(left) > 0 {
+				t.Errorf("left behind: %v, %v", left, err)
+			}
+		})
+	}
+}
+
+// catches tells whether a process has a handler for a signal.
+func catches(t *testing.T, pid int, s syscall.Signal) bool {
+	t.Helper()
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, mask, _ := strings.Cut(string(text), "SigCgt:\t")
+	mask, _, _ = strings.Cut(mask, "\n")
+	caught, err := strconv.ParseUint(mask, 16, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return caught>>(s-1)&1 == 1
 }
 
 // TestReaderOfTheLogGoes: the pipe that the log goes to breaks, and the worker goes on until it is told to stop.

@@ -2,8 +2,6 @@ package main
 
 import (
 	"context"
-	"os/signal"
-	"syscall"
 
 	"remora/cmd/remora/internal/flags"
 	"remora/cmd/remora/internal/logging"
@@ -15,9 +13,6 @@ func sidecar(stop, cut context.Context, sys system) error {
 	if err != nil {
 		return err
 	}
-	// The reader of the log may go, with the program at the other end of its pipe. Without this the next line would kill the
-	// process, and with it every answer and every hand-off under way; so it is lost, and the worker goes on.
-	signal.Ignore(syscall.SIGPIPE)
 	log := logging.New(sys.stderr, config.Log)
 	for _, n := range config.Notices {
 		log.WarnContext(stop, n)
