@@ -142,7 +142,7 @@ func (w *worker) engineBack(ctx context.Context, engine *vllm.Client, before vll
 	w.service.gate.resume()
 	w.metrics.SetEngineUp(true)
 	w.setReady(true)
-	w.log.Info("engine back; in routing again", "instance", change.Instance, "reason", change.Reason)
+	w.log.Info("engine back; in routing again", "engine_instance", change.Instance, "reason", change.Reason)
 	return nil
 }
 
