@@ -274,15 +274,12 @@ func (s *storm) dieFrontend() {
 // converse is one client: a prefill, and then a decode.
 func (s *storm) converse(i int, c *stormClient) {
 	time.Sleep(c.at)
-	if s.frontDead() {
-		return
-	}
 	pre := s.ask(fmt.Sprintf("r%d", i), rolePrefill, c, s.body(c, rolePrefill, protocol.Value{}), false)
-	if pre == nil || !pre.ended || pre.params.Kind != protocol.KindMap || s.frontDead() {
+	if pre == nil || !pre.ended || pre.params.Kind != protocol.KindMap {
 		return
 	}
 	time.Sleep(c.gap)
-	if c.inGap || s.frontDead() {
+	if c.inGap {
 		return
 	}
 	body := s.body(c, roleDecode, pre.params)
@@ -293,12 +290,6 @@ func (s *storm) converse(i int, c *stormClient) {
 		})
 	}
 	s.ask(fmt.Sprintf("r%d", i), roleDecode, c, body, false)
-}
-
-func (s *site) frontDead() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.dead
 }
 
 func (s *storm) body(c *stormClient, as role, params protocol.Value) *protocol.PreprocessedRequest {
@@ -317,12 +308,17 @@ func (s *storm) body(c *stormClient, as role, params protocol.Value) *protocol.P
 	return b
 }
 
-// ask sends one leg and reads its answer; nil: the worker did not take it.
+// ask sends one leg and reads its answer; nil: the worker did not take it, or the frontend was dead before it was asked.
 func (s *storm) ask(id string, as role, c *stormClient, body *protocol.PreprocessedRequest, again bool) *stormLeg {
 	w := s.workers[as]
 	incoming, info := s.front.Register(context.Background(), id, protocol.MsgPack)
 	l := &stormLeg{role: as, id: id, client: c, incoming: incoming, again: again, unreachable: c.leaves == as && !c.inGap && c.way == wayDial}
 	s.mu.Lock()
+	if s.dead {
+		s.mu.Unlock()
+		incoming.Kill()
+		return nil
+	}
 	info.Address = fmt.Sprintf("127.0.0.2:%d", 1+len(s.all))
 	s.legs[info.Address] = l
 	s.all = append(s.all, l)
