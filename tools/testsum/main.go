@@ -123,6 +123,7 @@ type event struct {
 type summary struct {
 	out     io.Writer
 	output  map[string]*strings.Builder // by package and test, until the test ends
+	saying  map[string]string           // likewise: the summary of which not all is there yet
 	failing map[string]bool             // packages in which a test failed and was counted
 	skips   []string
 	passed  int
@@ -131,7 +132,7 @@ type summary struct {
 }
 
 func newSummary(out io.Writer) *summary {
-	return &summary{out: out, output: map[string]*strings.Builder{}, failing: map[string]bool{}}
+	return &summary{out: out, output: map[string]*strings.Builder{}, saying: map[string]string{}, failing: map[string]bool{}}
 }
 
 // read takes events until the stream ends. Lines that are no events are passed on.
@@ -156,6 +157,30 @@ func (s *summary) read(r io.Reader) {
 // long is how many seconds make a test worth a line although it passed, so that one can see where the time goes.
 const long = 20
 
+// said passes on what a test says behind "SUMMARY: ". Of a long line each event has a part.
+func (s *summary) said(key string, e event) {
+	said, begun := s.saying[key]
+	if !begun {
+		if _, said, begun = strings.Cut(e.Output, ": SUMMARY: "); !begun {
+			return
+		}
+	} else {
+		said += e.Output
+	}
+	if !strings.HasSuffix(said, "\n") {
+		s.saying[key] = said
+		return
+	}
+	delete(s.saying, key)
+	if len(said) > wide {
+		said = strings.ReplaceAll(said, "; ", ";\n        ")
+	}
+	fmt.Fprintf(s.out, "    %s: %s", e.Test, said)
+}
+
+// wide is how long a summary may be before it is folded.
+const wide = 160
+
 // shown are the beginnings of a package's own lines that are passed on.
 var shown = []string{"ok ", "FAIL\t", "== "}
 
@@ -166,8 +191,8 @@ func (s *summary) add(e event) {
 		if e.Test == "" && slices.ContainsFunc(shown, func(start string) bool { return strings.HasPrefix(e.Output, start) }) {
 			fmt.Fprint(s.out, e.Output)
 		}
-		if _, said, ok := strings.Cut(e.Output, ": SUMMARY: "); ok && e.Test != "" {
-			fmt.Fprintf(s.out, "    %s: %s", e.Test, said)
+		if e.Test != "" {
+			s.said(key, e)
 		}
 		if s.output[key] == nil {
 			s.output[key] = &strings.Builder{}

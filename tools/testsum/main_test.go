@@ -46,6 +46,13 @@ func TestSummary(t *testing.T) {
 			[]string{"    TestW: 3 sequences\n", "\n1 passed, 0 failed\n"},
 		},
 		{
+			"a summary in parts is put together and folded",
+			`{"Action":"output","Package":"p","Test":"TestW","Output":"    w_test.go:9: SUMMARY: 3 of` + strings.Repeat("x", wide) + `"}` + "\n" +
+				`{"Action":"output","Package":"p","Test":"TestV","Output":"    v_test.go:9: SUMMARY: 1\n"}` + "\n" +
+				`{"Action":"output","Package":"p","Test":"TestW","Output":"; 4; 5\n"}` + "\n" + pass, true, true,
+			[]string{"    TestV: 1\n    TestW: 3 ofxx", "x;\n        4;\n        5\n", "\n1 passed, 0 failed\n"},
+		},
+		{
 			"a long test gets a line, its parts do not",
 			strings.ReplaceAll(pass, "0.1", "21.4") + strings.ReplaceAll(strings.ReplaceAll(pass, "0.1", "25"), "TestA", "TestA/x"), true, true,
 			[]string{"    TestA: passed in 21 s\n\n2 passed, 0 failed\n"},
