@@ -38,8 +38,15 @@ func (m *matrix) testDeath() {
 		s.ReadChunks(m.t, 3)
 		streams = append(streams, s)
 	}
-	m.poison()
+	survived := make(chan error, 1)
+	m.stalled(m.d, func() { // the answers must not end before the poison is there
+		m.poison(survived)
+		pause(m.t, time.Second)
+	})
 	begin := time.Now()
+	if err := <-survived; status.Code(err) != codes.Internal {
+		m.t.Fatalf("the engine has survived it: %v", err)
+	}
 	harness.Poll(m.t, "the engine to notice", 30*time.Second, func() error {
 		if _, err := m.d.Get(m.t.Context(), "/health"); err == nil {
 			return errServes
@@ -86,8 +93,8 @@ func (m *matrix) testDeath() {
 		len(streams), noticed.Round(time.Millisecond), left.Round(time.Millisecond), slices.Sorted(maps.Keys(told)))
 }
 
-// poison sends the decode engine a hand-off without blocks, of which its core dies, and waits for the answer.
-func (m *matrix) poison() {
+// poison sends the decode engine a hand-off without blocks, of which its core dies, and tells how that ended.
+func (m *matrix) poison(ended chan<- error) {
 	m.t.Helper()
 	params, err := structpb.NewStruct(map[string]any{
 		"do_remote_prefill": true, "do_remote_decode": false, "remote_block_ids": []any{}, "remote_engine_id": "nobody",
@@ -100,13 +107,14 @@ func (m *matrix) poison() {
 	for i := range ids {
 		ids[i] = uint32('a' + i%26)
 	}
-	answer, err := pb.NewInferenceClient(m.d.client(m.t).Conn).Generate(m.t.Context(), &pb.GenerateRequest{
-		RequestId: "poison", Prompt: &pb.GenerateRequest_TokenIds{TokenIds: &pb.TokenIds{Ids: ids}},
-		Kv: &pb.KVCacheParameters{KvTransferParams: params},
-	})
-	if status.Code(err) != codes.Internal {
-		m.t.Fatalf("the engine has survived it: %v, %v", answer, err)
-	}
+	engine, ctx := pb.NewInferenceClient(m.d.client(m.t).Conn), m.t.Context()
+	go func() {
+		_, err := engine.Generate(ctx, &pb.GenerateRequest{
+			RequestId: "poison", Prompt: &pb.GenerateRequest_TokenIds{TokenIds: &pb.TokenIds{Ids: ids}},
+			Kv: &pb.KVCacheParameters{KvTransferParams: params},
+		})
+		ended <- err
+	}()
 }
 
 // instances counts the records by which routers find the decode worker.
