@@ -142,7 +142,7 @@ func newCounts(start time.Time) counts {
 		draining:        gauge(own+"draining_requests", "Requests whose client has left or whose end is decided, and whose engine stream is still read."),
 		aborts:          counter(own+"aborts_sent_total", "Abort calls sent to the engine."),
 		handoffsRefused: newFamily(own+"handoffs_refused_total", "Hand-offs that a decode refused, by what was wrong with them.", "reason", handoffRefusals[:]),
-		unstamped:       counter(own+"handoffs_unstamped_total", "Hand-offs whose age could not be checked, because their prefill worker writes no stamp."),
+		unstamped:       counter(own+"handoffs_unstamped_total", "Hand-offs whose age could not be checked, for want of a stamp or of the frontend's time."),
 		releases:        newFamily(own+"handoff_releases_total", "Hand-offs of declined requests, fetched once to free their KV blocks.", "result", releases[:]),
 		orphans:         counter(own+"orphans_total", "Finished prefills that no decode will use; their KV blocks wait for the lease."),
 		engineUp:        gauge(own+"engine_up", "1 while the engine answers and says that it serves."),
