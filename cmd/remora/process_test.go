@@ -101,7 +101,7 @@ func TestTerminalGoes(t *testing.T) {
 				t.Fatal(err)
 			}
 			if heard := catches(t, cmd.Process.Pid, syscall.SIGHUP); heard == ignored {
-				t.Errorf("listens for hang-ups: %v", heard)
+				t.Fatalf("listens for hang-ups: %v", heard)
 			}
 			if err = out.Close(); err != nil {
 				t.Fatal(err)
