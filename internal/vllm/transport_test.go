@@ -81,16 +81,7 @@ func (p *peerThatWatches) serve(conn net.Conn) {
 func (p *peerThatWatches) dial(t *testing.T, backend vllm.Backend) {
 	t.Helper()
 	listener := memnet.Listen(1 << 20)
-	var serving sync.WaitGroup
-	serving.Go(func() {
-		for {
-			conn, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			serving.Go(func() { p.serve(conn) })
-		}
-	})
+	serving := serveEach(listener, p.serve)
 	client, err := vllm.Dial(t.Context(), vllm.Config{
 		Endpoint: engineEndpoint, Backend: backend, Connections: 2,
 		Dialer: func(ctx context.Context, _ string) (net.Conn, error) { return listener.DialContext(ctx) },

@@ -32,16 +32,7 @@ type rawServer struct {
 func (s *rawServer) start(t *testing.T) vllm.Dialer {
 	t.Helper()
 	listener := memnet.Listen(64 << 10)
-	var serving sync.WaitGroup
-	serving.Go(func() {
-		for {
-			conn, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			serving.Go(func() { s.serve(t, conn) })
-		}
-	})
+	serving := serveEach(listener, func(conn net.Conn) { s.serve(t, conn) })
 	t.Cleanup(func() {
 		if err := listener.Close(); err != nil {
 			t.Error(err)
@@ -49,6 +40,22 @@ func (s *rawServer) start(t *testing.T) vllm.Dialer {
 		serving.Wait()
 	})
 	return func(ctx context.Context, _ string) (net.Conn, error) { return listener.DialContext(ctx) }
+}
+
+// serveEach serves every connection of a listener on a goroutine of its own. The group is done when the listener is closed and
+// the last one has been served.
+func serveEach(listener net.Listener, serve func(conn net.Conn)) *sync.WaitGroup {
+	var serving sync.WaitGroup
+	serving.Go(func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			serving.Go(func() { serve(conn) })
+		}
+	})
+	return &serving
 }
 
 func (s *rawServer) serve(t *testing.T, conn net.Conn) {

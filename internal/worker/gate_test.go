@@ -224,16 +224,21 @@ func TestUnacked(t *testing.T) {
 	})
 }
 
+// answersSlowly: every request gets its first token at once, and its last ten seconds later.
+func (r *rig) answersSlowly() {
+	r.engine.Set(func(b *vllmtest.Behaviour) {
+		b.Script = func(*pb.GenerateRequest) []vllmtest.Step {
+			return []vllmtest.Step{
+				vllmtest.Headers(), vllmtest.Prompt(4), vllmtest.Tokens(1), vllmtest.Sleep(10 * time.Second), vllmtest.FinishToken(pb.FinishInfo_STOP, 2),
+			}
+		}
+	})
+}
+
 // TestSameID: a second live request under one id gets another at the engine, so that an Abort hits only its own (M9).
 func TestSameID(t *testing.T) {
 	bubble(t, protocol.Decode, func(r *rig) {
-		r.engine.Set(func(b *vllmtest.Behaviour) {
-			b.Script = func(*pb.GenerateRequest) []vllmtest.Step {
-				return []vllmtest.Step{
-					vllmtest.Headers(), vllmtest.Prompt(4), vllmtest.Tokens(1), vllmtest.Sleep(10 * time.Second), vllmtest.FinishToken(pb.FinishInfo_STOP, 2),
-				}
-			}
-		})
+		r.answersSlowly()
 		first := r.send("x")
 		synctest.Wait()
 		second, third := r.send("x"), r.send("x")

@@ -275,13 +275,7 @@ func TestDropWaitsForTheAbort(t *testing.T) {
 // TestAbortNamesItsOwn: the Abort of a request that got another id at the engine bears that one (M9).
 func TestAbortNamesItsOwn(t *testing.T) {
 	bubble(t, protocol.Aggregated, func(r *rig) {
-		r.engine.Set(func(b *vllmtest.Behaviour) {
-			b.Script = func(*pb.GenerateRequest) []vllmtest.Step {
-				return []vllmtest.Step{
-					vllmtest.Headers(), vllmtest.Prompt(4), vllmtest.Tokens(1), vllmtest.Sleep(10 * time.Second), vllmtest.FinishToken(pb.FinishInfo_STOP, 2),
-				}
-			}
-		})
+		r.answersSlowly()
 		first := r.send("x")
 		synctest.Wait()
 		second := r.send("x")

@@ -227,13 +227,19 @@ func (s *hungStore) Close(ctx context.Context) error {
 	return s.Store.Close(context.WithoutCancel(ctx))
 }
 
-// TestEngineGoneWhileDiscoveryHangs: answers end all the same, and the worker is back when both are.
-func TestEngineGoneWhileDiscoveryHangs(t *testing.T) {
+// inHung runs body in a whole worker with such a discovery.
+func inHung(t *testing.T, role protocol.Role, body func(w *whole, store *hungStore)) {
+	t.Helper()
 	store := new(hungStore)
-	inWhole(t, protocol.Aggregated, func(w *whole) {
+	inWhole(t, role, func(w *whole) {
 		store.Store = w.cfg.Store
 		w.cfg.Store = store
-	}, func(w *whole) {
+	}, func(w *whole) { body(w, store) })
+}
+
+// TestEngineGoneWhileDiscoveryHangs: answers end all the same, and the worker is back when both are.
+func TestEngineGoneWhileDiscoveryHangs(t *testing.T) {
+	inHung(t, protocol.Aggregated, func(w *whole, store *hungStore) {
 		target := w.target()
 		w.engine.Script("x", vllmtest.Headers(), vllmtest.Prompt(4), vllmtest.Tokens(1), vllmtest.Silence())
 		o := w.mustSend(target, "x")
@@ -259,11 +265,7 @@ func TestEngineGoneWhileDiscoveryHangs(t *testing.T) {
 func TestCutWhileDiscoveryHangs(t *testing.T) {
 	for _, later := range []time.Duration{0, time.Second, 6 * time.Second, 11 * time.Second, 17 * time.Second} {
 		t.Run(later.String(), func(t *testing.T) {
-			store := new(hungStore)
-			inWhole(t, protocol.Decode, func(w *whole) {
-				store.Store = w.cfg.Store
-				w.cfg.Store = store
-			}, func(w *whole) {
+			inHung(t, protocol.Decode, func(w *whole, store *hungStore) {
 				w.target()
 				store.hung.Store(true)
 				w.stop()
@@ -278,11 +280,7 @@ func TestCutWhileDiscoveryHangs(t *testing.T) {
 
 // TestEngineLostAgainWhileLookedAt: what was found before that puts the worker back into routing no more.
 func TestEngineLostAgainWhileLookedAt(t *testing.T) {
-	store := new(hungStore)
-	inWhole(t, protocol.Aggregated, func(w *whole) {
-		store.Store = w.cfg.Store
-		w.cfg.Store = store
-	}, func(w *whole) {
+	inHung(t, protocol.Aggregated, func(w *whole, store *hungStore) {
 		target := w.target()
 		looked := make(chan struct{})
 		var once sync.Once

@@ -12,21 +12,22 @@ type Metrics map[string]float64
 // Metrics scrapes /metrics.
 func (c *Client) Metrics(t T) Metrics {
 	t.Helper()
-	text, err := c.Get(t.Context(), "/metrics")
-	if err != nil {
-		t.Fatalf("%v", err)
-	}
-	return parseMetrics(text)
+	return parseMetrics(c.scrape(t))
 }
 
-// Counts scrapes the samples of one metric, by the value of a label.
-func (c *Client) Counts(t T, name, label string) map[string]float64 {
+func (c *Client) scrape(t T) string {
 	t.Helper()
 	text, err := c.Get(t.Context(), "/metrics")
 	if err != nil {
 		t.Fatalf("%v", err)
 	}
-	return counts(text, name, label)
+	return text
+}
+
+// Counts scrapes the samples of one metric, by the value of a label.
+func (c *Client) Counts(t T, name, label string) map[string]float64 {
+	t.Helper()
+	return counts(c.scrape(t), name, label)
 }
 
 func counts(text, name, label string) map[string]float64 {
@@ -48,13 +49,9 @@ func counts(text, name, label string) map[string]float64 {
 // RankMetrics scrapes /metrics for the samples of one data-parallel rank.
 func (c *Client) RankMetrics(t T, rank uint32) Metrics {
 	t.Helper()
-	text, err := c.Get(t.Context(), "/metrics")
-	if err != nil {
-		t.Fatalf("%v", err)
-	}
 	label := fmt.Sprintf("engine=%q", strconv.FormatUint(uint64(rank), 10))
 	var own strings.Builder
-	for line := range strings.Lines(text) {
+	for line := range strings.Lines(c.scrape(t)) {
 		if strings.Contains(line, label) {
 			own.WriteString(line)
 		}
